@@ -27,7 +27,7 @@ def load_model(model: str | Path | None = None) -> Predictor:
     _import_runtime()
     if (kind := read_card(directory).kind) != "lexical":
         raise ModelError(
-            f"{directory} holds a model of kind {kind!r}, not of answer lengths: name another one"
+            f"{directory} holds a model of kind {kind!r}, not 'lexical': train it again, or name another one"
         )
     from predictor.lexical.predictor import LexicalPredictor
 

@@ -141,7 +141,7 @@ def test_what_was_learnt_with_opinions_outlives_the_daemon() -> None:
 
 
 def test_an_encoder_is_no_predictor_of_its_own() -> None:
-    with pytest.raises(ModelError, match="not of answer lengths"):
+    with pytest.raises(ModelError, match="not 'lexical'"):
         predictor.load(MODELS / SEMANTIC)
     with pytest.raises(ModelError, match="not an encoder"):
         predictor.load_encoder("default")

@@ -150,7 +150,7 @@ def test_any_text_has_a_level(text: str) -> None:
 
 
 def test_it_is_no_model_of_lengths_nor_the_other_way_round() -> None:
-    with pytest.raises(ModelError, match="not of answer lengths"):
+    with pytest.raises(ModelError, match="not 'lexical'"):
         load_model("urgency")
     with pytest.raises(ModelError, match="not of urgency"):
         predictor.load_urgency("default")

@@ -108,7 +108,7 @@ class Decision:
         self.deferring = False  # a slot stays free: waiting jobs wait for a better one, or a time
         self.excess_s = waiting.excess_s(now)
         self.clients = guard.clients
-        self._may_claim = may_claim
+        self._may_claim, self._prices = may_claim, fleet.residency.prices
         self._apart = len(fleet.servers) > 1 and any(job.pinned or job.able for job in waiting.jobs.values())
 
     def choose(self, free: list[ServerSlots]) -> tuple[Job, str, Reason] | None:
@@ -178,7 +178,9 @@ class Decision:
         found = dict[tuple[object, ...], Choice | None]()
         for server in servers:
             alone = server.id if self._apart or server.last_resort or server.model_slots else ""
-            view = (alone, *self.fleet.residency.view(server.id, self.now))
+            view: tuple[object, ...] = (alone,)
+            if self._prices:
+                view = (alone, *self.fleet.residency.view(server.id, self.now))
             if view not in found:  # equal servers make the same choice
                 found[view] = self.choice(server, passed)
             if (choice := found[view]) is not None:
@@ -197,8 +199,10 @@ class Decision:
                 break
         else:
             return None
+        if job.promoted or len(jobs) == 1:
+            return choice
         guard = self.guard
-        overdue = None if job.promoted else guard.longest_overdue(jobs, self.waiting, self.now)
+        overdue = guard.longest_overdue(jobs, self.waiting, self.now)
         if overdue is None or overdue is job or not guard.allows(overdue, job, self.waiting, self.now):
             return choice
         price_s = self.fleet.residency.price_s(server.id, overdue.affinity)
@@ -210,7 +214,7 @@ class Decision:
         """
         policy, excess_s, price_s = self.waiting.policy, self.excess_s, _free
         order: Callable[[Job], tuple[float, float, int]] = BY_KEY
-        if policy.in_seconds and self.fleet.residency.prices:
+        if policy.in_seconds and self._prices:
             price_s = cache(partial(self.fleet.residency.price_s, server_id))
 
             def with_load(job: Job) -> tuple[float, float, int]:

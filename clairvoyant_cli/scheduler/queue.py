@@ -140,7 +140,8 @@ class Scheduler:
             self.arrival_order.follow(self.slots, now, paused=self.paused)
         if self.paused or not queue.jobs:
             return None
-        queue.let_forward(now)
+        if 0 < queue.interactive < len(queue.jobs):
+            queue.let_forward(now)
         if queue.parked:
             queue.give_turns(now)
         free, choice = self.fleet.free(), None

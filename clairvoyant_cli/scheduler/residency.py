@@ -88,11 +88,9 @@ class Residency:
         )
 
     def view(self, server_id: str, now: float) -> tuple[object, ...]:
-        """Return a key of what a server has loaded; empty if loading is free. One that waits before a swap
-        has a key of its own: what it may start depends on its running jobs.
+        """Return a key of what a server has loaded. One that waits before a swap has a key of its own: what
+        it may start depends on its running jobs.
         """
-        if not self.prices:
-            return ()
         there = self._servers.get(server_id, _Server())
         if there.room:
             return (server_id,)

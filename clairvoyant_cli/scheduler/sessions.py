@@ -116,7 +116,7 @@ class Sessions:
     _pieces: int = 0
     _logged_s: float = -LOGGED_EVERY_S
     advised: bool = False  # how to keep a system text unchanged was logged
-    _active: dict[str, Session] = field(default_factory=dict)
+    active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
     kept_tokens: float = 0.0
     usual_s: float = 0.0
@@ -127,7 +127,7 @@ class Sessions:
 
     @property
     def turns(self) -> int:
-        return len(self._active)
+        return len(self.active)
 
     def arrived(self, job: Job, now: float) -> str:
         """Return the id of a new job's session; "" without a chain or in the background."""
@@ -156,10 +156,11 @@ class Sessions:
         session.tokens = max(session.tokens, job.prompt_tokens + job.tokens)
         session.program = job.program
         session.waiting += 1
-        self._count_child(session, 1)
+        if session.parent:
+            self._count_child(session, 1)
         if session.family < inf and not session.busy:
             self.expire(now, 0)
-            for child in list(self._active.values()):
+            for child in list(self.active.values()):
                 if child.parent == session.id and not child.waiting and not child.running:
                     self._end_turn(child)
         return session.id
@@ -226,7 +227,7 @@ class Sessions:
             if not session.active:
                 session.turn_s = now
             session.active, session.server_id, session.chain = True, server_id, job.prefix
-            self._active[session.id] = session
+            self.active[session.id] = session
             if not self.usual_s / 2.0 < self._mean_s < 2.0 * self.usual_s:
                 self.usual_s = self._mean_s
                 return True
@@ -243,7 +244,8 @@ class Sessions:
         if not waits:
             self._ended_s = now
             session.answers += 1
-            self._count_child(session, -1)
+            if session.parent:
+                self._count_child(session, -1)
 
     def renamed(self, job: Job, client: str, now: float) -> None:
         """Make a job another client's, before its `client` changes: a waiting one may go on with a session of
@@ -266,7 +268,8 @@ class Sessions:
         session = self.known.get(job.session)
         if session is not None:
             session.waiting -= 1
-            self._count_child(session, -1)
+            if session.parent:
+                self._count_child(session, -1)
 
     def answered(
         self, job: Job, prompt_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
@@ -331,7 +334,7 @@ class Sessions:
         waiters = max(waiters, 1)  # the job itself
         session = self.known.get(job.session)
         if session is None or not session.agent:
-            return not self._active or not self.must_wait(job, now, waiters)
+            return not self.active or not self.must_wait(job, now, waiters)
         if session.active:
             if session.running or session.waiting > 1 or self._stays(session, now, waiters):
                 return True
@@ -381,7 +384,7 @@ class Sessions:
 
     def _begin_turn(self, session: Session, job: Job, now: float) -> None:
         session.active, session.turn_s, session.server_id = True, now, session.server_id or job.pinned
-        self._active[session.id] = session
+        self.active[session.id] = session
 
     def active_on(self, server: ServerSlots, now: float, waiters: int) -> list[Session]:
         """Return the sessions that have a turn on a server, without those that rest by now."""
@@ -420,7 +423,7 @@ class Sessions:
         if tau_s is None:
             return False
         session = self.known.get(job.session)
-        others = {other.id: other for other in self._active.values()}
+        others = {other.id: other for other in self.active.values()}
         for other in map(self.session_of, parked):
             if other is not None:
                 others[other.id] = other
@@ -431,7 +434,7 @@ class Sessions:
 
     def take_turn(self, job: Job, now: float) -> None:
         """Give a job's session the turn of the session that has had one longest."""
-        longest = min(self._active.values(), key=lambda other: other.turn_s, default=None)
+        longest = min(self.active.values(), key=lambda other: other.turn_s, default=None)
         if longest is not None:
             self._end_turn(longest)
         session = self.known.get(job.session)
@@ -440,7 +443,7 @@ class Sessions:
 
     def _end_turn(self, session: Session) -> None:
         session.active, session.chain = False, NO_CHAIN
-        self._active.pop(session.id, None)
+        self.active.pop(session.id, None)
 
     def _read_s(self, server_id: str, tokens: float) -> float:
         server = self.fleet.servers.get(server_id) or next(iter(self.fleet.servers.values()), None)
@@ -455,11 +458,11 @@ class Sessions:
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
         """Return the sessions with a turn, in order, without those that lose theirs at the next decision."""
-        return [session for session in self._active.values() if not self._is_over(session, now, waiters)]
+        return [session for session in self.active.values() if not self._is_over(session, now, waiters)]
 
     def expire(self, now: float, waiters: int) -> None:
         """End the turns of sessions that rest, or wait for children, before a decision on a turn."""
-        for session in list(self._active.values()):
+        for session in list(self.active.values()):
             if self._is_over(session, now, waiters):
                 if waiters and not session.busy and self._is_held(session):
                     self._hold_was_in_vain(session)

@@ -111,7 +111,7 @@ class WaitingJobs:
         if self.must_park(job, now):
             job.parked = True
             self.parked += 1
-        elif not job.held and self.goes_by_arrival(job, now):
+        elif len(self._sessions.active) > 1 and not job.held and self.goes_by_arrival(job, now):
             usual = copy(job)
             usual.cost_s = usual.cost_high_s = self._sessions.usual_s
             job.key, job.share_key = policy.key(usual), policy.seconds(usual)
@@ -133,7 +133,9 @@ class WaitingJobs:
     def goes_by_arrival(self, job: Job, now: float) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
         policy = self.policy
-        if not job.session or job.promoted or job.cuts or policy.guard is None or not policy.in_seconds:
+        if len(self._sessions.active) < 2 or not job.session or job.promoted or job.cuts:
+            return False
+        if policy.guard is None or not policy.in_seconds:
             return False
         return self._sessions.in_order(job, now, self.parked)
 
@@ -176,9 +178,9 @@ class WaitingJobs:
 
     def let_forward(self, now: float) -> None:
         """Let the oldest background job past tau come forward, if none has ended in FORWARD_AFTER starts.
-        Where none but background jobs wait, they are in the usual order.
+        For queues with both kinds of jobs: background jobs alone are in the usual order.
         """
-        if self.starts_since_background < FORWARD_AFTER or self.interactive in (0, len(self.jobs)):
+        if self.starts_since_background < FORWARD_AFTER:
             return
         back = (job for job in self.jobs.values() if job.background_levels)
         job = min(back, key=lambda job: (job.arrival_s, job.seq))

@@ -64,7 +64,7 @@ def busy(policy: str, random: Random) -> tuple[Scheduler, float]:
             scheduler.answered(ended, 900.0, 50.0, None, calls_tool=True, now=now)
             scheduler.finish(ended, now)
     scheduler.hold(next(iter(scheduler)).id, now)
-    scheduler.sessions.known["rests"] = scheduler.sessions._active["rests"] = resting(now)
+    scheduler.sessions.known["rests"] = scheduler.sessions.active["rests"] = resting(now)
     return scheduler, now + 45.0
 
 
@@ -99,7 +99,7 @@ async def test_a_snapshot_changes_nothing_and_ends_no_turn() -> None:
     for number in range(5):
         parts.queued(f"0.{number} x", client=f"c{number}")
     sessions = parts.dispatcher.scheduler.sessions
-    sessions.known["rests"] = sessions._active["rests"] = resting(parts.now[0])
+    sessions.known["rests"] = sessions.active["rests"] = resting(parts.now[0])
     read = parts.dispatcher.scheduler, parts.snapshots.backlog
     before = frozen(read, {})
     parts.now[0] += 60.0

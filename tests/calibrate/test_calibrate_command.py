@@ -50,8 +50,9 @@ def test_calibrate_then_serve_needs_no_flag(backend: str, tmp_path: Path) -> Non
         assert every(connection)[0].profile.name == "mine"
         assert {sample.phase for sample in samples_of(connection, "mine")} == {"service", "load"}
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
-        started = next(line for line in daemon.lines if line.startswith("clairvoyant "))
-    assert f"tau {profile['tau_s']:.4g} s (profile mine)" in started
+        daemon.await_line("using profile mine")  # a database that opens late is read while it serves
+        tau = httpx.get(f"{daemon.base_url}/_clairvoyant/state", trust_env=False).json()["tau"]
+    assert (tau["tau_s"], tau["source"]) == (pytest.approx(profile["tau_s"]), "profile mine")
 
 
 def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, tmp_path: Path) -> None:

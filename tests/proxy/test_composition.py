@@ -11,6 +11,7 @@ from clairvoyant_cli.protocols.conversation import Conversation
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy import control_api
+from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
@@ -96,6 +97,19 @@ async def test_keepers_are_told_of_an_end_in_any_order_and_whatever_the_others_d
     assert state.counters.completed == len(state.recent) == len(history) == 2
     assert state.backends[0].decode_tokens_per_s == pytest.approx(28.2)  # 30.0 before, and 25.0
     assert (state, metrics, history) == await kept_by(None)
+
+
+async def test_a_slot_is_free_although_no_record_could_be_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = daemon_parts()
+    running, waiting = queued(parts), queued(parts)
+    with monkeypatch.context() as broken:
+        broken.setattr(RequestViews, "ended", lambda *of: 1 / 0)
+        answered(parts, running)
+    assert parts.dispatcher.live == {waiting.id: waiting}
+    assert waiting.attempt is not None
+    assert len([each for each in caplog.records if each.levelno == logging.ERROR]) == 1
 
 
 async def test_a_change_is_told_once_an_end_is_complete_also_where_it_makes_a_server_rest() -> None:

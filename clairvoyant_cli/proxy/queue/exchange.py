@@ -237,7 +237,7 @@ class Exchange:
         """Drop the text of request and answer; ended requests keep numbers only."""
         self.asked.parsed.view = None
         self.asked.prompt = self.asked.body = None
-        self.task = self.splice = self.answer = None
+        self.task = self.splice = self.answer = self.ended = None
         if self.attempt is not None:
             attempt = self.attempt
             attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None

@@ -80,12 +80,12 @@ def texts_of(line: bytes) -> dict[Kind, bytes]:
     """Return the texts that an event brings, as they are quoted. Of one kind the last counts: vLLM sends its
     reasoning under two names.
     """
-    texts = _TEXTS.findall(line)
     found = _RESPONSES_TYPE.search(line) if _RESPONSES in line else None
     if found is None:
-        return {TEXT_KINDS[name]: quoted for name, quoted in texts}
-    if not (texts and found[1].endswith(b".delta")):
-        return {}  # it repeats the text of earlier events
+        return {TEXT_KINDS[name]: quoted for name, quoted in _TEXTS.findall(line)}
+    texts = _TEXTS.findall(line) if found[1].endswith(b".delta") else ()
+    if not texts:
+        return {}  # it repeats the text of earlier events, or has none
     kind = Kind.TOOL if b"arguments" in found[1] else Kind.TEXT
     kind = Kind.THINKING if found[1].startswith(b"reasoning") else kind
     return {kind: texts[-1][1]}

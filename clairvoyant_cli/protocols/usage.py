@@ -254,7 +254,7 @@ def _totals_in(lines: Iterable[bytes]) -> dict[str, Any]:
 def _numbers_in(event: Object) -> dict[str, int | float]:
     """Return the `KNOWN` numbers in an event: tokens, and seconds above 0."""
     held = Object(event)  # Ollama's numbers are flat
-    for holder in (event, *(object_in(event[name]) for name in WRAPPERS if name in event)):
+    for holder in (*(object_in(event[name]) for name in WRAPPERS if name in event), event):
         for name in holder.keys() & HOLDERS:
             held |= object_in(holder[name])
     for details in DETAILS & held.keys():

@@ -242,7 +242,7 @@ class ArrivalOrder:
 
     def ended(self, job_id: str, subject: object | None, less_s: float = 0.0) -> None:
         """Record that a job has ended, before `freed` or `left`. `subject` is what its pair is about, None if
-        it is not to be compared; `less_s` is the time for which it read its prompt again after cuts.
+        it is not to be compared; `less_s` is the time for which it read its prompt again after preemptions.
         """
         if (run := self._runs.get(job_id)) is not None:
             run.subject, run.work_s = subject if run.counts else None, run.work_s - less_s

@@ -201,7 +201,7 @@ def _session(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
 def _down(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
     job = standing.job
     there = " and ".join(sorted(map(name_of, [job.pinned] if job.pinned else job.able)))
-    if job.cuts and job.pinned:
+    if job.preemptions and job.pinned:
         return f"Its answer continues on {there}, which is not up."
     return f"Only {there} can take it, and is not up." if there else "No server is up."
 

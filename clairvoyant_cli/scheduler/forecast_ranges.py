@@ -124,7 +124,7 @@ class ForecastRanges:
         else:
             known = not running and not waiting
             real_s = job.started_s + job.served_s - served_s - sample.at_s if known else real_s
-            lost = waiting and not running  # it was cut
+            lost = waiting and not running  # it was preempted
         error = log(max(real_s, SOON_S) / sample.forecast_s)
         if lost or not (known or error > sample.quantiles.at[-1]):
             return lost

@@ -115,7 +115,8 @@ class Move:
 
 
 class PromptRead(NamedTuple):
-    """Of a prompt that is being read: the seconds read, and those until the slot is free after a cut."""
+    """Of a prompt that is being read: the seconds read, and those until the slot is free
+    after a preemption."""
 
     read_s: float
     stops_s: float
@@ -189,13 +190,13 @@ class Job:
     served_s: float = 0.0  # slot time of earlier runs
     done_tokens: float = 0.0
     slice_start_tokens: float = 0.0  # `done_tokens` when this run started
-    resume_s: float = 0.0  # to resume it after a cut now
-    evicts_s: float = 0.0  # for jobs whose contexts a cut now would evict
-    owed_s: float = 0.0  # still due since the last cut
+    resume_s: float = 0.0  # to resume it after a preemption now
+    evicts_s: float = 0.0  # for jobs whose contexts a preemption now would evict
+    owed_s: float = 0.0  # still due since the last preemption
     read_s: float = 0.0  # of its prompt, which is still being read
-    stops_s: float | None = None  # until its slot is free; None unless it may be cut while its prompt is read
-    cuts: int = 0
-    spared: bool = False  # this run is not cut
+    stops_s: float | None = None  # until its slot is free; None unless it may be preempted while it is read
+    preemptions: int = 0
+    spared: bool = False  # this run is not preempted
     expected: Expected = NOTHING  # what its server should have of its prompt
     thought: Thought | None = None
     moves: list[Move] = field(default_factory=list)
@@ -224,7 +225,7 @@ class Job:
 
     @property
     def kept_tokens(self) -> float:
-        """Tokens that survive a cut now: of its answer, or else of its prompt."""
+        """Tokens that survive a preemption now: of its answer, or else of its prompt."""
         if self.done_tokens or not self.cost_s:
             return self.done_tokens
         return self.prompt_tokens * min(max(self.read_s - self.resume_s, 0.0) / self.cost_s, 1.0)

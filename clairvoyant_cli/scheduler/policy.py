@@ -129,11 +129,11 @@ LEAST_DUE_S = 0.01
 
 URGENCY_STEP_S = 1e6  # one level of urgency outweighs any remaining time: eleven days
 
-CUT_MARGIN = 0.1
-"""A cut must gain this share of the waiting job's own time beyond its cost; otherwise jobs of similar length
-would swap for nothing. 0.35 would cost 5 points of short P50 at 85 % accuracy."""
+PREEMPTION_MARGIN = 0.1
+"""A preemption must gain this share of the waiting job's own time beyond its cost; otherwise jobs of similar
+length would swap for nothing. 0.35 would cost 5 points of short P50 at 85 % accuracy."""
 
-MAX_CUTS = 4  # cuts per job, so that its reader is not interrupted without end
+MAX_PREEMPTIONS = 4  # per job, so that its reader is not interrupted without end
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ class Policy:
     # Where there are several clients, the first job of each goes by `size_key` and its client's service.
     by_share: bool = False
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
-    margin: float = 0.0  # what a cut must gain beyond its cost, as a share of the waiting job's time
-    max_cuts: int = MAX_CUTS  # per job
-    # The seconds that a job is still to take, where the key does not tell: what a cut gains is in these.
+    margin: float = 0.0  # what a preemption must gain beyond its cost, as a share of the waiting job's time
+    max_preemptions: int = MAX_PREEMPTIONS  # per job
+    # The seconds that a job is still to take, where the key does not tell. A preemption gains such seconds.
     size_key: Callable[[Job], float] | None = None
     boosts: bool = False  # the key depends on the load, and takes the seconds to load a model: see `boosted`
 
@@ -231,7 +231,7 @@ POLICIES = {
             in_seconds=True,
             by_share=True,
             preemptive=True,
-            margin=CUT_MARGIN,
+            margin=PREEMPTION_MARGIN,
             size_key=remaining_of_size,
             boosts=True,
         ),
@@ -251,7 +251,7 @@ POLICIES = {
             Guard(every=4),
             in_seconds=True,
             preemptive=True,
-            margin=CUT_MARGIN,
+            margin=PREEMPTION_MARGIN,
             by_level=True,
         ),
         Policy(

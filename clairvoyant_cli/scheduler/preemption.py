@@ -1,4 +1,4 @@
-"""Which running job is preempted ("cut") for the job that would start next.
+"""Which running job is preempted for the job that would start next.
 
 Preempting v for w ends w earlier and v later, and delays each other waiting job by the cost of resuming v.
 With keys in seconds the gain is key(v) - key(w), at the pace of their server, minus that cost per waiting
@@ -17,16 +17,16 @@ from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.urgency import level_of
 
-TOKENS_A_CUT = 500.0
-"""One more cut is allowed for each this many tokens of an answer, or of a prompt that was read."""
+TOKENS_A_PREEMPTION = 500.0
+"""One more preemption is allowed for each this many tokens of an answer, or of a prompt that was read."""
 
 
-def may_be_cut(job: Job, policy: Policy) -> bool:
-    """Return whether a running job may be cut at all.
+def may_be_preempted(job: Job, policy: Policy) -> bool:
+    """Return whether a running job may be preempted at all.
 
-    Not if it is spared, was started by tau or the operator, or was cut as often as allowed. Background jobs
-    that answer may always be cut, unless the operator started them. Under a policy that does not interrupt
-    answers, only while its prompt is read.
+    Not if it is spared, was started by tau or the operator, or was preempted as often as allowed. Background
+    jobs that answer may always be preempted, unless the operator started them. Under a policy that does not
+    interrupt answers, only while its prompt is read.
     """
     reads = job.stops_s is not None
     if job.spared or job.reason is Reason.PROMOTED or not (reads or policy.preemptive):
@@ -35,24 +35,24 @@ def may_be_cut(job: Job, policy: Policy) -> bool:
         return True
     if job.reason is Reason.TAU and job.interactive:
         return False
-    return job.cuts < most_cuts(policy.max_cuts, job.kept_tokens)
+    return job.preemptions < most_preemptions(policy.max_preemptions, job.kept_tokens)
 
 
-def most_cuts(max_cuts: int, done_tokens: float) -> int:
-    """Return how often a job may be cut that keeps this many tokens. Longer answers may be cut more often:
-    otherwise one without an end, once cut MAX_CUTS times, would block the slot.
+def most_preemptions(max_preemptions: int, done_tokens: float) -> int:
+    """Return how often a job may be preempted that keeps this many tokens. Longer answers may be preempted
+    more often: otherwise one without an end, after MAX_PREEMPTIONS, would block the slot.
     """
-    return max_cuts + int(done_tokens / TOKENS_A_CUT)
+    return max_preemptions + int(done_tokens / TOKENS_A_PREEMPTION)
 
 
 def gain_s(victim: Job, waiting: Job, policy: Policy, waiters: float, excess_s: float = 0.0) -> float:
-    """Return the seconds that a cut gains, minus its cost and margin; worth it above 0.
+    """Return the seconds that a preemption gains, minus its cost and margin; worth it above 0.
 
     `waiters` is the number of waiting jobs per slot, the one that would start included. Between different
-    priorities the keys do not count: the cut is worth it unless the victim ends as soon anyway. For a more
-    urgent job the other waiting jobs do not count. Resuming a background victim costs nothing; one promoted
-    from the background is protected only up to its predicted length. `excess_s` is how much more service the
-    victim's client had than that of the waiting job.
+    priorities the keys do not count: the preemption is worth it unless the victim ends as soon anyway. For a
+    more urgent job the other waiting jobs do not count. Resuming a background victim costs nothing; one
+    promoted from the background is protected only up to its predicted length. `excess_s` is how much more
+    service the victim's client had than that of the waiting job.
     """
     stops_s = victim.stops_s or 0.0
     once_s = victim.evicts_s + (victim.resume_s if victim.interactive else 0.0)
@@ -79,7 +79,7 @@ def preemptions(decision: Decision) -> list[Preempt]:
     waiting, servers = decision.waiting, decision.fleet.servers.values()
     victims = dict[ServerSlots, list[Job]]()
     for server in servers:
-        running = [job for job in server.running.values() if may_be_cut(job, waiting.policy)]
+        running = [job for job in server.running.values() if may_be_preempted(job, waiting.policy)]
         if running and len(server.running) == server.slots:
             victims[server] = running
     waiters = max(1, waiting.interactive) / max(1, sum(server.slots for server in servers))

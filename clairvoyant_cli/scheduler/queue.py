@@ -285,7 +285,7 @@ class Scheduler:
         if able is not None:
             job.run_by(able)
         if server_id:
-            job.cuts += 1
+            job.preemptions += 1
             job.owed_s, job.resume_s = job.resume_s, 0.0
             if job.stops_s is None:  # it had begun to answer
                 job.pinned = server_id
@@ -394,9 +394,9 @@ class Scheduler:
 
         For backends that can stop a job and resume it later. Call it once `next` starts nothing more; stop
         the jobs, `requeue` them, call `next` for the jobs that take their slots, and call it again.
-        `may_be_cut` says which jobs qualify, except on a server that is down or runs more than its slots, or
-        while a prompt is read where a model is loaded before or after. An interactive job past tau is not cut
-        for a job that the guard would start after it.
+        `may_be_preempted` says which jobs qualify, except on a server that is down or runs more than its
+        slots, or while a prompt is read where a model is loaded before or after. An interactive job past tau
+        is not preempted for a job that the guard would start after it.
         """
         if self.paused or not len(self) or not self.policy.preemptive:
             return []

@@ -1,11 +1,11 @@
-"""What a server still has in its KV cache: conversations, and the contexts of answers that were cut.
+"""What a server still has in its KV cache: conversations, and the contexts of preempted answers.
 
 No server lists the contents of its cache, so they are derived: each answer leaves its context in its slot,
 what the slots no longer hold goes to a cache behind them, and the least recently used is evicted first, as in
 llama.cpp's host cache. What is gone has to be read again. What servers report of an answer (tokens taken from
-the cache), and how soon a cut answer goes on, corrects this: the size is learned from contexts that were
-still there or gone, and `reuse` from the most recent one, which a server with sliding windows or recurrent
-layers may drop whole.
+the cache), and how soon a preempted answer goes on, corrects this: the size is learned from contexts that
+were still there or gone, and `reuse` from the most recent one, which a server with sliding windows or
+recurrent layers may drop whole.
 
 Example: one slot, and a cache behind it of 10,000 tokens. Contexts of 6,000 (a), 3,000 (b) and 2,000 (c) were
 used in this order; c is in the slot, and behind it are b and a, 9,000 tokens. The next prompt moves c behind
@@ -49,7 +49,7 @@ class Kept:
     chain: Chain
     prompt_tokens: float
     tokens: float
-    waits: bool = False  # its answer was cut, and will be continued
+    waits: bool = False  # its answer was preempted, and will be continued
     interactive: bool = True  # it is interactive
     lost: bool = False  # it waits, but should be evicted
 
@@ -73,8 +73,8 @@ class Expected:
 NOTHING = Expected()
 
 
-class CutPrice(NamedTuple):
-    """The cost of a cut in seconds: to resume the job, and of the contexts it evicts."""
+class PreemptionPrice(NamedTuple):
+    """The cost of a preemption in seconds: to resume the job, and of the contexts it evicts."""
 
     resume_s: float
     evicts_s: float = 0.0
@@ -243,10 +243,10 @@ class ServerCache:
                 if needed > self.room_tokens and context.waits and not context.lost:
                     yield context
 
-    def price_of_cut(
+    def price_of_preemption(
         self, job_id: str, tokens: float, resume_s: float, reread_s: Callable[[float], float]
-    ) -> CutPrice:
-        """Return the cost of cutting a job now that has `tokens` of context, prompt and answer.
+    ) -> PreemptionPrice:
+        """Return the cost of preempting a job now that has `tokens` of context, prompt and answer.
 
         Its context survives if the cache also has room for that of the job that takes its slot. `resume_s` is
         the cost of resuming from a kept context, `reread_s(tokens)` that of prefill. Resuming from the cache
@@ -254,7 +254,7 @@ class ServerCache:
         """
         lost = tokens + self.usual_tokens > self.room_tokens
         evicted = (context.tokens for context in self._evicted_by(job_id, tokens) if context.interactive)
-        return CutPrice(resume_s + (reread_s(tokens) if lost else 0.0), sum(map(reread_s, evicted)))
+        return PreemptionPrice(resume_s + (reread_s(tokens) if lost else 0.0), sum(map(reread_s, evicted)))
 
     def learn_cached(self, expected: Expected, cached_tokens: float) -> None:
         """Learn from how much of a prompt came from the cache, in tokens."""

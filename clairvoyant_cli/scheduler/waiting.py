@@ -65,7 +65,7 @@ class WaitingJobs:
             crowd = (
                 job
                 for job in self.jobs.values()
-                if waiting[job.client] == most and not (job.cuts or job.promoted or job.held)
+                if waiting[job.client] == most and not (job.preemptions or job.promoted or job.held)
             )
             newest = max(crowd, key=lambda job: (job.arrival_s, job.seq), default=None)
             if newest is not None:
@@ -133,7 +133,7 @@ class WaitingJobs:
     def goes_by_arrival(self, job: Job, now: float) -> bool:
         """Return whether a waiting job goes by its arrival among the turns of sessions."""
         policy = self.policy
-        if len(self._sessions.active) < 2 or not job.session or job.promoted or job.cuts:
+        if len(self._sessions.active) < 2 or not job.session or job.promoted or job.preemptions:
             return False
         if policy.guard is None or not policy.in_seconds:
             return False
@@ -142,7 +142,12 @@ class WaitingJobs:
     def must_park(self, job: Job, now: float) -> bool:
         """Return whether a waiting job's session must wait for its turn; if not, it has one from now on."""
         policy = self.policy
-        if job.promoted or job.cuts or policy.guard is None or (policy.by_level and level_of(job) <= 1):
+        if (
+            job.promoted
+            or job.preemptions
+            or policy.guard is None
+            or (policy.by_level and level_of(job) <= 1)
+        ):
             return False
         return not self._sessions.may_run(job, now, self.parked)
 
@@ -170,7 +175,7 @@ class WaitingJobs:
         sharing = (job for job in self.jobs.values() if job.prefix.hashes[:1] == root)
         for job in list(islice(sharing, MAX_REPRICED)):
             less_s = fleet.saves_s(read.server_id, job)
-            if not job.cuts and less_s > REPRICE_SHARE * job.cost_s:
+            if not job.preemptions and less_s > REPRICE_SHARE * job.cost_s:
                 job.saves(less_s)
                 self.place(job, now)
 

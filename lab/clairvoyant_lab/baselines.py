@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import (
-    CUT_MARGIN,
     GENTLE_AGING_RATE,
     POLICIES,
+    PREEMPTION_MARGIN,
     Guard,
     Policy,
     remaining_of_size,
@@ -52,7 +52,7 @@ ALL_POLICIES = POLICIES | {
             Guard(every=2),
             in_seconds=True,
             preemptive=True,
-            margin=CUT_MARGIN,
+            margin=PREEMPTION_MARGIN,
         ),
         Policy(
             "tie",
@@ -68,7 +68,7 @@ ALL_POLICIES = POLICIES | {
             Guard(every=2),
             in_seconds=True,
             preemptive=True,
-            margin=CUT_MARGIN,
+            margin=PREEMPTION_MARGIN,
         ),
     )
 }

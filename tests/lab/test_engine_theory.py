@@ -15,7 +15,7 @@ from tests.lab import theory
 
 RATE_PER_S = 0.7
 REQUESTS = 1000
-SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_cuts=1 << 30)
+SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_preemptions=1 << 30)
 SEEDS = 8
 
 

@@ -13,7 +13,7 @@ import pytest
 from clairvoyant_cli.backends.speeds import ASSUMED_KEPT, PromptCuts
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.prompt_cuts import share_found
-from clairvoyant_cli.scheduler.policy import MAX_CUTS
+from clairvoyant_cli.scheduler.policy import MAX_PREEMPTIONS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, ScriptedUpstream, answer
@@ -223,7 +223,7 @@ async def test_it_is_cut_a_few_times_only() -> None:
     async with reading() as (daemon, server, client):
         daemon.pool.first.traits.prompts.kept = 0.0
         client.send(long(stream=True))
-        for number in range(MAX_CUTS):
+        for number in range(MAX_PREEMPTIONS):
             await until(daemon, reads)
             await ask_short(daemon)
             await until(daemon, lambda s, n=number: s.counters.cuts == n + 1 and reads(s))  # type: ignore[misc]
@@ -234,7 +234,7 @@ async def test_it_is_cut_a_few_times_only() -> None:
             server.read.set()
             assert (await client.response()).body == ANSWER
             assert (await other.response()).status == 200
-        assert (daemon.snapshot().counters.cuts, len(server.asked)) == (MAX_CUTS, MAX_CUTS + 1)
+        assert (daemon.snapshot().counters.cuts, len(server.asked)) == (MAX_PREEMPTIONS, MAX_PREEMPTIONS + 1)
 
 
 @asynccontextmanager

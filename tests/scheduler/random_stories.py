@@ -17,8 +17,8 @@ from clairvoyant_cli.scheduler.choosing import Decision
 from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import ClientFullError, Job, PromptRead, QueueFullError, Reason, Terms
 from clairvoyant_cli.scheduler.placement import MAX_PASSED
-from clairvoyant_cli.scheduler.policy import MAX_CUTS, POLICIES
-from clairvoyant_cli.scheduler.preemption import most_cuts
+from clairvoyant_cli.scheduler.policy import MAX_PREEMPTIONS, POLICIES
+from clairvoyant_cli.scheduler.preemption import most_preemptions
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import UrgencySource
 
@@ -137,7 +137,7 @@ class Story:
         self.place[job.id] = "waiting"
         if displaced is not None:
             assert self.place[displaced.id] == "waiting"
-            assert not any((displaced.cuts, displaced.promoted, displaced.held))
+            assert not any((displaced.preemptions, displaced.promoted, displaced.held))
             assert crowds[displaced.client] == max(crowds.values()) > crowds[job.client] + 1
             self.place[displaced.id] = "displaced"
         self.trace.append((job.id, job.session, displaced and displaced.id))
@@ -244,7 +244,9 @@ class Story:
             if self.place[job.id] == "running":
                 assert not job.spared
                 assert not job.interactive or job.reason is Reason.POLICY or job.stops_s is not None
-                assert not job.interactive or job.cuts < most_cuts(MAX_CUTS, job.kept_tokens)
+                assert not job.interactive or job.preemptions < most_preemptions(
+                    MAX_PREEMPTIONS, job.kept_tokens
+                )
                 self.place[job.id] = "stopping"
                 self.later(rng.choice([0.0, 0.3]), self.stopped, job.id)
 

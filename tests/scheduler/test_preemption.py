@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, PromptRead, Reason
-from clairvoyant_cli.scheduler.policy import CUT_MARGIN, MAX_CUTS, POLICIES
-from clairvoyant_cli.scheduler.preemption import may_be_cut, most_cuts
+from clairvoyant_cli.scheduler.policy import MAX_PREEMPTIONS, POLICIES, PREEMPTION_MARGIN
+from clairvoyant_cli.scheduler.preemption import may_be_preempted, most_preemptions
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 SRPT = POLICIES["boost"]
@@ -47,7 +47,7 @@ def test_a_short_job_preempts_a_long_one_which_resumes() -> None:
     scheduler.progress("long", 10.0, 0.05)
     assert cut(scheduler, 1.0).job.id == "short"
     [waiting] = scheduler.waiting()
-    assert (waiting.cuts, waiting.pinned, waiting.done_tokens) == (1, "a", 10.0)
+    assert (waiting.preemptions, waiting.pinned, waiting.done_tokens) == (1, "a", 10.0)
     assert waiting.remaining_s == pytest.approx(9.05)
     assert waiting.moves[-1].kind is MoveKind.PREEMPTED
     scheduler.finish("short", 3.0)
@@ -59,7 +59,7 @@ def test_a_short_job_preempts_a_long_one_which_resumes() -> None:
 def test_the_cost_of_a_cut_counts_per_waiting_job() -> None:
     scheduler = one_runs(4.0)
     scheduler.submit(job("short", 3.0, 0.0), 0.0)
-    gain_s = 4.0 - 3.0 - CUT_MARGIN * 3.0
+    gain_s = 4.0 - 3.0 - PREEMPTION_MARGIN * 3.0
     scheduler.progress("long", 0.0, gain_s - 0.01)
     assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
     scheduler.submit(job("behind", 9.0, 0.0), 0.0)
@@ -106,8 +106,8 @@ def test_a_job_that_outlived_its_estimate_is_cut() -> None:
 
 
 def test_a_very_long_job_may_be_cut_more_often() -> None:
-    assert most_cuts(4, 499.0) == 4
-    assert most_cuts(4, 40_960.0) == 85
+    assert most_preemptions(4, 499.0) == 4
+    assert most_preemptions(4, 40_960.0) == 85
 
 
 @pytest.mark.parametrize("slots", [0, 1, 3])
@@ -218,9 +218,9 @@ class Watched(Scheduler):
             victim = self.running[preempt.job_id]
             start = next(iter(self.waiting()))
             gain_s = self.policy.seconds(victim) - self.policy.seconds(start) - victim.resume_s * len(self)
-            assert gain_s > CUT_MARGIN * start.remaining_s
+            assert gain_s > PREEMPTION_MARGIN * start.remaining_s
             assert victim.reason is Reason.POLICY
-            assert victim.cuts < most_cuts(MAX_CUTS, victim.done_tokens)
+            assert victim.preemptions < most_preemptions(MAX_PREEMPTIONS, victim.done_tokens)
             self.cuts[preempt.job_id] += 1
         return preempts
 
@@ -289,7 +289,7 @@ def test_a_prompt_that_is_read_is_cut_and_goes_on_anywhere(policy: str) -> None:
     scheduler.submit(job("short", 1.0, 5.0), 5.0)
     assert cut(scheduler, 5.0).job.id == "short"
     [waiting] = scheduler.waiting()
-    assert (waiting.cuts, waiting.pinned) == (1, "")
+    assert (waiting.preemptions, waiting.pinned) == (1, "")
     assert waiting.remaining_s == pytest.approx(16.0)  # it has read for 5 s, 1 s of them again
 
 
@@ -319,17 +319,17 @@ def test_a_prompt_is_not_cut_where_reading_it_again_takes_longer() -> None:
 def test_a_prompt_is_cut_more_often_only_as_more_of_it_is_kept(kept_s: float, more: int) -> None:
     scheduler = reads(read_s=10.0, again_s=10.0 - kept_s)
     entry = scheduler.running["long"]
-    entry.cuts = MAX_CUTS + more - 1
-    assert may_be_cut(entry, scheduler.policy)
-    entry.cuts += 1
-    assert not may_be_cut(entry, scheduler.policy)
+    entry.preemptions = MAX_PREEMPTIONS + more - 1
+    assert may_be_preempted(entry, scheduler.policy)
+    entry.preemptions += 1
+    assert not may_be_preempted(entry, scheduler.policy)
 
 
 def test_a_background_prompt_is_not_cut_without_end() -> None:
     scheduler = Scheduler(SRPT, servers={"a": 1})
     scheduler.submit(job("title", 20.0, background_levels=1), 0.0)
     scheduler.next(0.0)
-    scheduler.running["title"].cuts = MAX_CUTS
+    scheduler.running["title"].preemptions = MAX_PREEMPTIONS
     scheduler.submit(job("short", 1.0), 0.0)
     assert scheduler.preemptions(0.0) == [Preempt("title", "a")]
     scheduler.progress("title", 0.0, 1.0, prefill=PromptRead(1.0, 0.0))

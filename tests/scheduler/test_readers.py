@@ -106,3 +106,23 @@ async def test_a_snapshot_changes_nothing_and_ends_no_turn() -> None:
     assert parts.snapshot().sessions.turns == 0
     list(parts.snapshots.outlook_steps())
     assert frozen(read, {}) == before
+
+
+def test_an_outlook_has_every_flag_of_the_scheduler() -> None:
+    scheduler, now = busy("boost", Random(1))
+    scheduler.capacity, scheduler.later_flag = 7, True  # type: ignore[attr-defined]
+    trial = scheduler.under(POLICIES["sjf"], now)
+    assert vars(trial).keys() == vars(scheduler).keys()
+    assert (trial.capacity, trial.later_flag) == (7, True)  # type: ignore[attr-defined]
+    own = (
+        "fleet",
+        "clients",
+        "queue",
+        "sessions",
+        "guard",
+        "claims",
+        "newcomers",
+        "arrival_order",
+        "running",
+    )
+    assert all(getattr(trial, name) is not getattr(scheduler, name) for name in own)

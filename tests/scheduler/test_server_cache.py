@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.scheduler.chain import Chain
-from clairvoyant_cli.scheduler.server_cache import MAX_CONTEXTS, CutPrice, Expected, ServerCache
+from clairvoyant_cli.scheduler.server_cache import MAX_CONTEXTS, Expected, PreemptionPrice, ServerCache
 
 
 def chain(*pieces: str) -> Chain:
@@ -111,9 +111,9 @@ def test_what_is_tracked_is_bounded() -> None:
     assert len(cache.contexts) == MAX_CONTEXTS - 1
 
 
-def price(cache: ServerCache, tokens: float) -> CutPrice:
+def price(cache: ServerCache, tokens: float) -> PreemptionPrice:
     """Return what it costs to cut a job of this context, at 0.1 s to resume it and 10 tokens/s of prefill."""
-    return cache.price_of_cut("cut", tokens, 0.1, lambda n: n / 10.0)
+    return cache.price_of_preemption("cut", tokens, 0.1, lambda n: n / 10.0)
 
 
 def test_the_oldest_context_is_evicted_first() -> None:
@@ -161,13 +161,13 @@ def test_the_price_of_a_cut_counts_the_contexts_that_it_evicts(
 
 def test_a_cut_without_room_costs_a_prefill() -> None:
     cache = ServerCache(0, 100.0)
-    assert price(cache, 90.0) == CutPrice(0.1, 0.0)
+    assert price(cache, 90.0) == PreemptionPrice(0.1, 0.0)
     cache.left("waits", 60.0)
-    assert price(cache, 90.0) == CutPrice(0.1, 6.0)
+    assert price(cache, 90.0) == PreemptionPrice(0.1, 6.0)
     for _ in range(100):
         cache.left("ended", 20.0, waits=False)
-    assert price(cache, 90.0) == CutPrice(0.1 + 9.0, 6.0)
-    assert price(ServerCache(0), 90.0) == CutPrice(0.1, 0.0)
+    assert price(cache, 90.0) == PreemptionPrice(0.1 + 9.0, 6.0)
+    assert price(ServerCache(0), 90.0) == PreemptionPrice(0.1, 0.0)
 
 
 def test_background_contexts_are_free_to_evict() -> None:

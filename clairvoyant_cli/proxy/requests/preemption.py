@@ -29,7 +29,7 @@ from clairvoyant_cli.proxy.requests.prompt_cuts import learn_from, prefill_of, r
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
-from clairvoyant_cli.scheduler.server_cache import CutPrice
+from clairvoyant_cli.scheduler.server_cache import PreemptionPrice
 from profiles.records import Continuation, verdict_of
 
 DECIDE_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown a waiting one
@@ -214,16 +214,16 @@ class Preemption:
         if exchange.splice is None and exchange.phase is not Phase.CONNECTING:
             scheduler.spare(exchange.id)
 
-    def _price(self, exchange: Exchange) -> CutPrice:
+    def _price(self, exchange: Exchange) -> PreemptionPrice:
         """Return the price of cutting an answer now and continuing it. If the answer is shorter than its
         prompt, llama.cpp may drop it for a similar chat, so it is read again at worst.
         """
         server = self.pool.server_of(exchange)
         found = server.continuation_of(exchange.job.model)
         if exchange.splice is None or found is None:
-            return CutPrice(0.0)  # it is spared
+            return PreemptionPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        price = self.dispatcher.scheduler.fleet.servers[server.id].cache.price_of_cut(
+        price = self.dispatcher.scheduler.fleet.servers[server.id].cache.price_of_preemption(
             exchange.id, tokens, resume_s, server.traits.speeds.read_s
         )
         if exchange.tokens < exchange.job.prompt_tokens:

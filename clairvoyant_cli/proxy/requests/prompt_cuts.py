@@ -9,7 +9,7 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, Phase
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import PromptRead
-from clairvoyant_cli.scheduler.server_cache import CutPrice
+from clairvoyant_cli.scheduler.server_cache import PreemptionPrice
 
 MIN_PROMPT_S = 1.0  # shorter prompts are not cut: llama.cpp looks once a second whether its client has left
 MIN_SHARE = 0.3  # of a prompt that was read, from which its prefill time tells whether that was still there
@@ -17,7 +17,7 @@ MIN_SHARE = 0.3  # of a prompt that was read, from which its prefill time tells 
 
 def prefill_of(
     exchange: Exchange, attempt: Attempt, server: Server, expected_s: float, now: float
-) -> tuple[PromptRead, CutPrice] | None:
+) -> tuple[PromptRead, PreemptionPrice] | None:
     """Return how far a prompt was read and the price of cutting it now; None if it may not be cut. An
     answer that does not show when it begins counts as begun when its prompt should be read, at the
     server's measured speed and without what was cached when this run of `expected_s` seconds started.
@@ -32,7 +32,9 @@ def prefill_of(
             return None
     read_s = min(before_s + runs_s, whole_s)
     stops_s = server.traits.prompts.stops_s(server.traits.speeds.read_s, whole_s - read_s)
-    return PromptRead(read_s, stops_s), CutPrice((1.0 - server.traits.prompts.kept) * (read_s + stops_s))
+    return PromptRead(read_s, stops_s), PreemptionPrice(
+        (1.0 - server.traits.prompts.kept) * (read_s + stops_s)
+    )
 
 
 def record_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:

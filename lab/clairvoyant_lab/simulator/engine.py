@@ -184,7 +184,7 @@ class SlotSimulation:
             done_s = self._done_by(number, now)
             tokens_per_s = entry.tokens / max(entry.cost_s, 1e-12)
             cache = self._kept[entry.server_id]
-            price = cache.price_of_cut(job_id, done_s, preemption.fixed_s, preemption.reread_s)
+            price = cache.price_of_preemption(job_id, done_s, preemption.fixed_s, preemption.reread_s)
             self.scheduler.progress(job_id, done_s * tokens_per_s, *price)
 
     def _stop(self, number: int, now: float, preemption: Preemption) -> None:

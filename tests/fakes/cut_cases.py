@@ -183,7 +183,7 @@ class CaseRunner:
         served = Served(dialect.kind, "m", version=server.status.version)
         server.traits.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
         server.traits.settings = {server._key_of("m"): ModelSettings("f")}
-        server.prober.asking = lambda *args, **options: self.ask  # type: ignore[method-assign]
+        server.ask = self.ask
         server.upstream.connect = self.connect  # type: ignore[method-assign]
         self.serving = parts.serving
         parts.keepers.functions.append(self.ended)

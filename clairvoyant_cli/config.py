@@ -370,6 +370,12 @@ class ServeConfig:
         "forwards every request unchanged.",
         one_of(STABLE_PREFIX),
     )
+    hold_context: bool = setting(
+        False,
+        None,
+        "Raise the context that a request asks of Ollama (`num_ctx`) to that of its model as it is loaded. "
+        "Ollama would load the model again.",
+    )
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether answers can be preempted and continued."
     )

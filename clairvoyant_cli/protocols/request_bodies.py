@@ -4,6 +4,7 @@ text in them, and bodies that are too long to decode at once.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -83,6 +84,19 @@ class RequestBody(msgspec.Struct, gc=False):
     keep_alive: Raw = ABSENT
     name: Raw = ABSENT  # the model, in old requests for `/api/show`
     debug_render_only: Raw = msgspec.field(default=ABSENT, name="_debug_render_only")
+
+
+CONTEXT_ASKED = re.compile(rb'("num_ctx"\s*:\s*)[0-9]+(?=\s*[,}])')
+
+
+def with_context(body: bytes, context: int) -> bytes | None:
+    """Return a body whose options ask for a context of so many tokens; None if it cannot be told where."""
+    with suppress(msgspec.DecodeError):
+        options = bytes(BODY.decode(body).options)
+        changed, found = CONTEXT_ASKED.subn(rb"\g<1>%d" % context, options)
+        if found == 1 and body.count(options) == 1:
+            return body.replace(options, changed)
+    return None
 
 
 class Nested(msgspec.Struct, gc=False):

@@ -187,6 +187,7 @@ class Daemon:
             check=self.truncations.refusal if config.refuse_truncated else None,
             admitted=self.admitted,
             stable_prefix=None if config.stable_prefix == "off" else StablePrefix(config.prefix_rules.move),
+            holds_context=config.hold_context,
         )
         self.rules = ServingRules(pool, operation, refusals)
         self.serving = Serving(

@@ -154,6 +154,7 @@ class Scene:
             uptime_s=t,
             policy=POLICIES[0],
             policies=POLICIES,
+            seldom=("sjf",),
             summaries=SUMMARIES,
             gain=GainState(
                 saved_today_s=sum(each.wait_fcfs_s - each.wait_s for each in done), answers_today=len(done)

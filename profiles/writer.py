@@ -50,8 +50,7 @@ UNWRITABLE = (
 CLIENT, VALUES = COLUMNS.index("client"), attrgetter(*COLUMNS)
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
 UPDATE_COMPARED = (
-    "UPDATE history SET saved_s = ?1, spared_tokens = ?2 "
-    "WHERE finished_at > ?3 - 5 AND finished_at < ?3 + 5 AND request = ?4"  # the wall clock may be set
+    "UPDATE history SET saved_s = ?1, spared_tokens = ?2 WHERE finished_at = ?3 AND request = ?4"
 )
 USED_BYTES = (
     "SELECT (page_count - freelist_count) * page_size "

@@ -4,9 +4,11 @@ import asyncio
 import gc
 import logging
 import os
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from io import StringIO
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,8 +134,10 @@ async def _serve(config: ServeConfig) -> None:
                 ending = asyncio.create_task(_end_with_leases(daemon))
             started = _start_line(daemon, predictor.name)
             # Printed at every log level: scripts wait for this line.
-            with suppress(OSError):  # a full disk behind it
+            try:
                 say(started, err=True)
+            except OSError:  # a full disk behind it: what is left to print at the end would fail there again
+                sys.stderr = StringIO()
             if config.log_file is not None:
                 log.info(started)
             await daemon.run_until_stopped()

@@ -87,8 +87,8 @@ _SECTIONS = {
 
 
 class Reader:
-    """Reads the messages of one side of a connection in turn. What waits for its rest, or for the end of the
-    message before it, is `held`.
+    """Reads the messages of one side of a connection, one after another. `held` are bytes that cannot be read
+    yet: an incomplete line or head, or what follows a message that is not finished.
 
     A packet of very many tiny chunks is read in parts: while `pending`, `receive(b"")` returns more.
     """
@@ -419,8 +419,4 @@ def chunk(data: bytes | memoryview) -> bytes:
 
 
 def last_chunk(trailers: Iterable[Header]) -> bytes:
-    return (
-        b"0\r\n" + b"".join([b"%b: %b\r\n" % trailer for trailer in trailers]) + b"\r\n"
-        if trailers
-        else b"0\r\n\r\n"
-    )
+    return b"0\r\n" + b"".join([b"%b: %b\r\n" % trailer for trailer in trailers]) + b"\r\n"

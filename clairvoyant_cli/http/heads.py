@@ -36,20 +36,38 @@ _IGNORED = re.compile(TCHAR + rb"++(?:(?:[ \t]++" + TCHAR + rb"++)++:)?")
 """Lines that are no fields, but that clients pass over: a name alone, and names with blanks in them."""
 
 
-class RequestHead:
+class Head:
+    """The fields of a head. `get` returns the first value of one, which is named in lower case; None without
+    it.
+    """
+
+    __slots__ = ("fields", "get")
+
+    def __init__(self, fields: Fields) -> None:
+        self.fields = fields
+        self.get = fields.first.get
+
+    @property
+    def headers(self) -> list[Header]:
+        return self.fields.items
+
+    def replace(self, headers: Iterable[Header]) -> None:
+        """Take other fields in place of these."""
+        self.fields = Fields(headers)
+        self.get = self.fields.first.get
+
+
+class RequestHead(Head):
     """The first line and the fields of a request, and what follows from them.
 
     `target` is as received, in ASCII; `path` lacks scheme, authority and query. `authority` is that of an
     absolute target, else `Host` (RFC 9112, 3.2.2). `length` counts the body's bytes, None if chunked.
-    `upgrade` holds the offered protocols, b"" for none. `get` returns the first value of a field, which is
-    named in lower case; None without it.
+    `upgrade` holds the offered protocols, b"" for none.
     """
 
     __slots__ = (
         "authority",
         "expects_continue",
-        "fields",
-        "get",
         "http10",
         "keep_alive",
         "length",
@@ -65,10 +83,9 @@ class RequestHead:
         for name in options:
             if name in FRAMING_FIELDS and name in fields.first:
                 raise FramingError(400, f"Connection must not name {name.decode().title()}")
+        super().__init__(fields)
         self.method = method
         self.target = target
-        self.fields = fields
-        self.get = fields.first.get
         self.length = _request_length(fields, http10=http10)
         self.keep_alive = (b"keep-alive" in options) if http10 else (b"close" not in options)  # RFC 9112, 9.3
         self.http10 = http10
@@ -85,10 +102,6 @@ class RequestHead:
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method.decode()} {self.path!r}>"
-
-    @property
-    def headers(self) -> list[Header]:
-        return self.fields.items
 
     @property
     def path(self) -> str:
@@ -119,12 +132,10 @@ class RequestHead:
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-class ResponseHead:
-    """Status line and fields of a response. `length` of the body in bytes, None if its end is marked. `get`
-    returns the first value of a field, which is named in lower case; None without it.
-    """
+class ResponseHead(Head):
+    """Status line and fields of a response. `length` of the body in bytes, None if its end is marked."""
 
-    __slots__ = ("chunked", "fields", "get", "keep_alive", "length", "reason", "status")
+    __slots__ = ("chunked", "keep_alive", "length", "reason", "status")
 
     def __init__(
         self,
@@ -136,19 +147,9 @@ class ResponseHead:
         chunked: bool = False,
         keep_alive: bool = True,
     ) -> None:
+        super().__init__(headers if isinstance(headers, Fields) else Fields(headers))
         self.status, self.reason = status, reason
         self.length, self.chunked, self.keep_alive = length, chunked, keep_alive
-        self.fields = headers if isinstance(headers, Fields) else Fields(headers)
-        self.get = self.fields.first.get
-
-    def replace(self, headers: Iterable[Header]) -> None:
-        """Take other fields in place of these."""
-        self.fields = Fields(headers)
-        self.get = self.fields.first.get
-
-    @property
-    def headers(self) -> list[Header]:
-        return self.fields.items
 
     def upgraded_to(self) -> list[bytes]:
         """Return the protocols that a 101 names, in lower case."""

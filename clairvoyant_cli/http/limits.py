@@ -101,7 +101,7 @@ class LoopTurn:
         return self._spent_s >= TURN_S and self._loop is asyncio.get_running_loop()
 
     async def next(self) -> None:
-        while self._spent_s >= TURN_S and self.over:  # noqa: ASYNC110 - an event would wake all in the same turn
+        while self.over:  # noqa: ASYNC110 - an event would wake all in the same turn
             await asyncio.sleep(0)
 
     def _next(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mmap import mmap
 from typing import Protocol
 
-from clairvoyant_cli.http.fields import Fields, Header
+from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.limits import ConnectedClient
 
@@ -116,8 +116,7 @@ class Request:
             self.connection.table.hold(client, self._charged)
         self._client = client
         self._limit = limit_bytes
-        if self.expects_continue:
-            self.welcome_body()
+        self.welcome_body()
         while not self.complete and not self._too_long():
             self.connection.resume_reading()
             self._news.clear()
@@ -156,7 +155,7 @@ class Request:
         if head.length is not None:
             head.length = len(body)
             kept.append((b"Content-Length", b"%d" % len(body)))
-        head.fields = Fields(kept)
+        head.replace(kept)
 
     def flow_to(self, sink: BodySink, *, keep: bool = False) -> None:
         """Send what has arrived, and all that will, to `sink`; `keep` a whole body, to send it again."""
@@ -195,8 +194,7 @@ class Request:
             left -= min(len(piece), TURN_BYTES)
         if self._flow:
             return
-        if self._charged:
-            self._charge()
+        self._charge()
         if self.complete:
             sink.body_end(self.trailers)
         elif not self._flow_stopped:
@@ -207,10 +205,8 @@ class Request:
             self._pump()
 
     def sent(self) -> None:
-        if self._size:
-            self._clear()
-        if self._charged:
-            self._charge()
+        self._clear()
+        self._charge()
 
     def _append(self, data: bytes) -> None:
         self._size += len(data)
@@ -248,10 +244,11 @@ class Request:
         return is_spent or self._size > self._limit
 
     def _charge(self) -> None:
-        """Count what waits of the body, but for its first `SHORT_BYTES`, towards the budgets."""
+        """Count the bytes of the body that wait here, beyond the first `SHORT_BYTES`, towards the budgets."""
         charged = max(0, self._size - SHORT_BYTES)
-        self.connection.table.hold(self._client, charged - self._charged)
-        self._charged = charged
+        if charged != self._charged:
+            self.connection.table.hold(self._client, charged - self._charged)
+            self._charged = charged
 
     # Called by the connection as bytes arrive.
 
@@ -263,8 +260,7 @@ class Request:
             self._sink.body(data)
         elif not self._discarded:
             self._append(data)
-            if self._size > SHORT_BYTES:
-                self._charge()
+            self._charge()
             if self._too_long():
                 self.connection.pause_reading()
                 self._news.set()

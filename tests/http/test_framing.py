@@ -16,7 +16,7 @@ from clairvoyant_cli.http.framing import (
     ResponseWriter,
     chunk,
 )
-from clairvoyant_cli.http.heads import TARGET_LIMIT_BYTES, RequestHead, ResponseHead
+from clairvoyant_cli.http.heads import TARGET_LIMIT_BYTES, RequestHead, ResponseHead, read_request_head
 
 
 def request(*lines: str, target: str = "/a", method: str = "POST", version: str = "1.1") -> bytes:
@@ -418,3 +418,10 @@ def test_no_body_goes_out_where_none_may() -> None:
         request(method="GET"), ResponseHead(204, b"No", [(b"Content-Length", b"5")], length=5)
     )
     assert (wire, writer.body(b"river")) == (b"HTTP/1.1 204 No\r\n\r\n", b"")
+
+
+def test_a_head_with_other_fields_has_none_of_those_before() -> None:
+    head = read_request_head(b"POST / HTTP/1.1\r\nHost: a\r\nDigest: x\r\nContent-Length: 3\r\n")
+    head.replace([field for field in head.headers if field[0] != b"Digest"])
+    assert head.get(b"digest") is None
+    assert b"Digest" not in head.encode(b"b")

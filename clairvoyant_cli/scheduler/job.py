@@ -115,8 +115,7 @@ class Move:
 
 
 class PromptRead(NamedTuple):
-    """Of a prompt that is being read: the seconds read, and those until the slot is free
-    after a preemption."""
+    """Of a prompt that is being read: the seconds read, and those until its slot is free once preempted."""
 
     read_s: float
     stops_s: float
@@ -174,7 +173,6 @@ class Job:
     share_key: float = 0.0  # orders it among the first jobs of other clients, where a policy is fair
     queued_s: float = 0.0  # when it last joined the queue; its age counts from its arrival
     levels_at_arrival: int = 0  # of the background
-    interactive: bool = True  # a person waits for it: it is not, and never was, a background job
     by_operator: bool = False  # the operator set its rank
     held: bool = False
     parked: bool = False  # its session waits for its turn
@@ -219,6 +217,11 @@ class Job:
         return self.rank == FIRST
 
     @property
+    def interactive(self) -> bool:
+        """Whether a person waits for it: it is not, and never was, a background job."""
+        return not self.levels_at_arrival
+
+    @property
     def own_rank(self) -> int:
         """Its rank before any policy, tau or operator: the lowest goes first."""
         return self.priority + self.background_levels
@@ -242,8 +245,6 @@ class Job:
         They grow again for an answer that outlives its prediction (mean residual life).
         """
         if self.done_tokens <= 0.0 or self.tokens <= 0.0:
-            if self.read_s <= 0.0:
-                return max(self.cost_s, 0.0) + self.owed_s
             return mean_residual(self.read_s, self.cost_s, 0.0) + self.owed_s
         thought, tokens, q90 = self.lengths
         left = mean_residual(self.done_tokens - thought, tokens, q90)

@@ -533,7 +533,6 @@ class Scheduler:
             self._count(job, -1, now)
             self.sessions.renamed(job, client, now)
             job.client, job.background_levels, job.levels_at_arrival = client, levels, levels
-            job.interactive = not levels
             self._count(job, 1, now)
         rank = priority + job.background_levels
         if job.rank != rank and not job.promoted and not job.by_operator:
@@ -569,4 +568,4 @@ class Scheduler:
 
 def _admit(job: Job, seq: int) -> None:
     job.seq, job.rank, job.queued_s = seq, float(job.own_rank), job.arrival_s
-    job.levels_at_arrival, job.interactive = job.background_levels, not job.background_levels
+    job.levels_at_arrival = job.background_levels

@@ -48,7 +48,7 @@ class AllowedOrigins:
             name = printable(host_name(host) or "NAME")  # the flag takes no port
             return f"requests for Host {printable(host)!r} are refused; allow them with --allow-host {name}"
         if head.get(b"origin") is None and head.get(b"sec-fetch-site") is None:
-            return None
+            return None  # no page sent it
         return self.page_objection(head, host if ours else "", to_models=to_models)
 
     def page_objection(self, head: RequestHead, host: str, *, to_models: bool = False) -> str | None:

@@ -344,7 +344,7 @@ class Admission:
             parsed = await self._with_held_context(request, asks, parsed)
         if len(pool) > 1 and not parsed.model:
             parsed.model = await named_model(request.arrived, request.head)
-        if [server for server in pool if server.runs_elsewhere(parsed.model)]:
+        if any(server.runs_elsewhere(parsed.model) for server in pool):
             able = pool.able(route.speakers, parsed)
             # A body that names two models may mean the other one, to Go the last.
             named = await named_model(request.arrived, request.head)
@@ -397,7 +397,7 @@ class Admission:
         if news not in self._told_contexts and len(self._told_contexts) < MOST_TOLD:
             self._told_contexts.add(news)
             self.journal.event(logging.INFO, f"{news}: it gets them")
-        parsed.affinity = parsed.model + affinity[len(affinity.partition(" ")[0]) :]  # as it was loaded for
+        parsed.affinity = affinity
         return parsed
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:
@@ -424,8 +424,7 @@ class Admission:
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
         """Count a request while its body is parsed; yield a refusal if more are than could wait or start."""
         client = asks.client
-        room = self.pool.queue.capacity
-        if self._entering[client] >= room and self._entering[client] >= room + self.pool.slots:
+        if self._entering[client] >= self.pool.queue.capacity + self.pool.slots:
             yield self._rejected(asks.route, self.refusals.full())
             return
         self._entering[client] += 1
@@ -443,9 +442,8 @@ class Admission:
         looked through while it is sent.
         """
         able = self.pool.able(asks.route.speakers, parsed)
-        if (
-            barred := self.annotation.objection(parsed, asks.route, asks.client, able, whole=whole)
-        ) is not None:
+        barred = self.annotation.objection(parsed, asks.route, asks.client, able, whole=whole)
+        if barred is not None:
             return self._rejected(asks.route, barred)
         if parsed.bypass:
             request.scheduled = False
@@ -473,12 +471,12 @@ class Admission:
         """
         if self.operation.draining:
             return DRAINING
-        if not [server for server in able if not server.leads_back]:
+        if all(server.leads_back for server in able):
             return IN_A_LOOP
         # If nothing is in flight, one request may find out whether a loading server serves by now.
         if given_up(able) and not (self.pool.loading and not self.operation.dispatcher.live):
             return self.refusals.away(able[0])
-        if not [server for server in able if not server.health.withdrawn]:
+        if all(server.health.withdrawn for server in able):
             return self.refusals.draining_alone(able)
         level, asked = self.service_level, exchange.asked
         objection = None if self.check is None else self.check(asked.parsed, able)

@@ -33,11 +33,11 @@ OVERRAN = Refusal(
 )
 STOPPED = Refusal(499, "request canceled by the operator", kind="canceled")
 AWAY_RETRY_S = 5.0
+UNREACHABLE_RETRY_S = 2.0
 RETRY_COUNT = b"x-stainless-retry-count"  # of OpenAI's and Anthropic's SDKs
 FINAL_S = 30.0  # how long a final refusal is remembered: SDKs send again after 0.5 to 8 s
 MOST_FINAL = 64
 LONGEST_REPEATED = 8 << 20  # a body is compared by a hash, at about 1 GB/s
-UNREACHABLE_RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)

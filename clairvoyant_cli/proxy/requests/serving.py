@@ -190,12 +190,8 @@ class Serving:
         heartbeat: Heartbeat,
     ) -> None:
         """Begin to send a request, or the one that goes on with its answer."""
-        server, upstream, parsed, work = (
-            relay.server,
-            relay.upstream,
-            exchange.asked.parsed,
-            exchange.asked.route.work,
-        )
+        server, upstream = relay.server, relay.upstream
+        parsed, work = exchange.asked.parsed, exchange.asked.route.work
         stamps, is_repeatable = server.stamps, has_no_side_effects(request, parsed)
         barred = self.access.barred(exchange.job.client, stamps)
         if onward is None:
@@ -253,10 +249,8 @@ class Serving:
         attempt = exchange.attempt
         if attempt is None:
             return
-        server, streamed = (
-            self.pool.by_id[attempt.server_id],
-            attempt.usage is not None and attempt.usage.streaming,
-        )
+        server = self.pool.by_id[attempt.server_id]
+        streamed = attempt.usage is not None and attempt.usage.streaming
         if attempt.connection is not None:
             runs_on_s = 0.0 if streamed else server.adapter.RUNS_ON_S
             await attempt.connection.hang_up(max(HANG_UP_TIMEOUT_S, runs_on_s))
@@ -302,10 +296,8 @@ class Serving:
     def _note_repeat(self, exchange: Exchange, why: str) -> None:
         """Count an answer that broke off and is asked for again, unnoticed by its client."""
         self.journal.counts["repeats"] += 1
-        name, how = (
-            self.pool.server_of(exchange).name,
-            "goes on" if exchange.has_begun else "is asked for again",
-        )
+        name = self.pool.server_of(exchange).name
+        how = "goes on" if exchange.has_begun else "is asked for again"
         self.journal.event(logging.WARNING, f"{name} broke off the answer to {exchange.id} ({why}): it {how}")
 
     async def _is_there(self, server: Server, why: str) -> bool:
@@ -378,11 +370,8 @@ class Serving:
         request: Request,
         heartbeat: Heartbeat,
     ) -> Relay:
-        server, clock, resumes = (
-            self.pool.by_id[attempt.server_id],
-            self.journal.clock,
-            exchange.has_begun,
-        )
+        server, clock = self.pool.by_id[attempt.server_id], self.journal.clock
+        resumes = exchange.has_begun
         engine, shape = server.stamps is not None, exchange.asked.route.shape
         # A later request may name this one's answer, which only its server has.
         stores = len(self.pool) > 1 and shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)

@@ -213,10 +213,8 @@ class Annotation:
     def _number(self, attempt: Attempt, server: Server, priority: Priority) -> int:
         dispatch = attempt.dispatch
         level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else dispatch.job.own_rank
-        usual_s, cost_s = (
-            server.traits.speeds.seconds(0.0, USUAL_TOKENS),
-            max(MIN_COST_S, dispatch.job.cost_s),
-        )
+        usual_s = server.traits.speeds.seconds(0.0, USUAL_TOKENS)
+        cost_s = max(MIN_COST_S, dispatch.job.cost_s)
         self._stamped += 1
         share = 1.0 / min(self._stamped, MEAN_OVER)
         self._mean += share * (cost_s / usual_s - self._mean)

@@ -64,14 +64,16 @@ class LoadedModels:
         return max(asked, LEAST_CONTEXT) if asked else self._contexts.get(self.affinity_of(parsed))
 
     def loaded_larger(self, parsed: ParsedRequest, models: Iterable[LoadedModel]) -> tuple[int, str] | None:
-        """Return the context that a model is loaded with, of those that are loaded, in tokens, and what was
-        asked for it then; None unless a request asks for less, and for no other option of the runner.
+        """Return the context in tokens that a request's model is loaded with, by the list of loaded models,
+        and the request's affinity if it asked for what the model was loaded for. None unless it asks for a
+        smaller context, and for no other option of the runner.
         """
         asked, name = asked_context(parsed), self._known_as(parsed.model)
         if asked is None or " " in ASKED_CONTEXT.sub("", parsed.affinity) or not self.is_plain(parsed.model):
             return None
         context = max((each.context or 0 for each in models if self._known_as(each.name) == name), default=0)
-        return (context, self._affinity_of.get(name, name)) if context > asked else None
+        options = self._affinity_of.get(name, name).removeprefix(name)
+        return (context, parsed.model + options) if context > asked else None
 
     def answered(self, exchange: Exchange, status: int) -> None:
         """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""

@@ -21,8 +21,8 @@ from clairvoyant_cli.scheduler.job import Estimates
 from predictor.record import Prediction
 
 NEARLY_FULL = 0.9  # of a context
-MEDIUM_TOKENS = MEDIUM_CHARACTERS / 4.0  # of a picture or another medium, before anything is learned
-USUAL_RATIO = 0.25  # tokens a character
+USUAL_RATIO = 0.25  # tokens a character, before anything is learned
+MEDIUM_TOKENS = MEDIUM_CHARACTERS * USUAL_RATIO  # of a picture or another medium, likewise
 # A shorter prompt tells more of the chat template than of how many tokens a character makes.
 TELLING_CHARACTERS = 400
 READ_SHARE = 0.25  # of the time that a whole prompt takes, in which it was certainly not read

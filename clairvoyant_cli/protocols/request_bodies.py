@@ -90,7 +90,9 @@ CONTEXT_ASKED = re.compile(rb'("num_ctx"\s*:\s*)[0-9]+(?=\s*[,}])')
 
 
 def with_context(body: bytes, context: int) -> bytes | None:
-    """Return a body whose options ask for a context of so many tokens; None if it cannot be told where."""
+    """Return a request's body with `num_ctx` in its options set to `context` tokens; None if the place of
+    that number is not certain.
+    """
     with suppress(msgspec.DecodeError):
         options = bytes(BODY.decode(body).options)
         changed, found = CONTEXT_ASKED.subn(rb"\g<1>%d" % context, options)

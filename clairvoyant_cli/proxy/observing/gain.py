@@ -119,7 +119,7 @@ class Gain:
         )
 
     def expire(self) -> None:
-        """Begin the sums anew at midnight. Call it at least every few seconds."""
+        """Set the day's sums to zero at midnight. Call it every few seconds."""
         now = self.clock()
         if now >= self._until or now < self._until - LONGEST_DAY_S:
             self._answers = self._estimated = 0

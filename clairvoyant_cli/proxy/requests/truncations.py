@@ -117,9 +117,11 @@ class Truncations:
 
 
 def is_truncated(length: Length, read: int, context: int, *, counts_cached: bool) -> bool:
-    """Return whether a server that read so many tokens truncated the prompt: it is longer than the context in
-    any case, or the server read half of its context to the token, or less than there is. Old versions count
-    only what was not cached, unless `counts_cached`.
+    """Return whether a server truncated a prompt, given the tokens that it reports to have `read`.
+
+    It did if even the least estimate of the prompt exceeds the context, if it read half of its context to the
+    token, or if it read fewer tokens than the prompt has. Without `counts_cached`, cached tokens are not in
+    `read`.
     """
     if read > context:
         return False  # the context is another by now

@@ -1,4 +1,6 @@
-"""Policies that are simulated only: turns of so many tokens (RR, RR-SJF), and routing at arrival (QUARTZ)."""
+"""Policies for the simulator alone: round robin by a quantum of tokens (RR, RR-SJF), and the key and the
+routing at arrival of QUARTZ.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -5,6 +5,7 @@ expression tells its kind. It is parsed only where an answer may be cut or has e
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,7 +16,7 @@ from clairvoyant_cli.protocols.lenient_json import ABSENT, Object, is_given, tex
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 AnswerEvent = dict[str, Any]
-EVENT_END = re.compile(rb"\r?\n\r?\n")  # of a server-sent event
+EVENT_END, LINE_END = re.compile(rb"\r?\n\r?\n"), re.compile(rb"\n")  # of a server-sent event, of NDJSON
 
 
 class Kind(StrEnum):
@@ -62,6 +63,16 @@ _IDLE = re.compile(
     rb'(?:\s*"type"\s*:\s*"ping"|[^\n]*?"prompt_progress"\s*:\s*\{)[^\n]*+))*+\s*+'
 )
 """Comments, Anthropic's pings, and llama.cpp's reports of how much of the prompt it has read."""
+
+
+def events_in(held: bytearray, data: bytes, end: re.Pattern[bytes] = EVENT_END) -> Iterator[bytes]:
+    """Yield the events that are whole once `data` has come, each with its end. The rest stays in `held`."""
+    begun, searched = 0, max(0, len(held) - 3)  # the beginning of an end may have come before
+    held += data
+    while (mark := end.search(held, searched)) is not None:
+        yield bytes(held[begun : mark.end()])
+        begun = searched = mark.end()
+    del held[:begun]
 
 
 def is_idle(piece: bytes) -> bool:

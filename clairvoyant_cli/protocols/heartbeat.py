@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.protocols.answer_events import EVENT_END, AnswerEvent, ending_of, ndjson, sse
+from clairvoyant_cli.protocols.answer_events import AnswerEvent, ending_of, events_in, ndjson, sse
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting, object_of
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
@@ -173,15 +173,8 @@ class EventsJoined(Joint):
         self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        searched = max(0, len(self._held) - 3)
-        self._held += data
-        out = bytearray()
-        while (mark := EVENT_END.search(self._held, searched)) is not None:
-            event = bytes(self._held[: mark.end()])
-            del self._held[: mark.end()]
-            searched = 0
-            out += self._joined(event)
-        return bytes(out) if len(self._held) <= MAX_EVENT_BYTES else bytes(out) + self.end()
+        out = b"".join(map(self._joined, events_in(self._held, data)))
+        return out if len(self._held) <= MAX_EVENT_BYTES else out + self.end()
 
     def _joined(self, event: bytes) -> bytes:
         raise NotImplementedError

@@ -9,7 +9,6 @@ Rule 4: a later part, or the stream behind an unstreamed answer, must be text, i
 fails (`PartError`). Nothing else of it reaches the client.
 """
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -19,11 +18,13 @@ import msgspec
 from clairvoyant_cli.protocols.answer_events import (
     CLOSES,
     EVENT_END,
+    LINE_END,
     NOTHING,
     STRANGE,
     AnswerEvent,
     Earlier,
     Said,
+    events_in,
     ndjson,
     read_event,
     sse,
@@ -45,7 +46,6 @@ AN_ERROR = "the answer contains an error"
 TOO_LONG = "the answer is too long"
 
 DONE = b"[DONE]"
-LINE_END = re.compile(rb"\n")
 SAME = ("id", "model", "system_fingerprint")
 """Fields that are equal in all events of an OpenAI stream; llama.cpp and Ollama date each event."""
 
@@ -194,16 +194,9 @@ class Splice:
         return b"data: " + DONE + b"\n\n"
 
     def _blocks(self, data: bytes) -> Iterator[bytes]:
-        end = LINE_END if self._part in OLLAMA_SHAPES else EVENT_END
-        rest, begun = self._rest, 0
-        searched = max(0, len(rest) - 3)  # the beginning of its end may have come before
-        rest += data
-        while (mark := end.search(rest, searched)) is not None:
-            yield bytes(rest[begun : mark.end()])
-            begun = searched = mark.end()
-        if len(rest) - begun > MAX_EVENT_BYTES:
+        yield from events_in(self._rest, data, LINE_END if self._part in OLLAMA_SHAPES else EVENT_END)
+        if len(self._rest) > MAX_EVENT_BYTES:
             self._give_up("an event has no end")
-        del rest[:begun]
 
     def _read(self, block: bytes) -> tuple[AnswerEvent, Said]:
         held = block.strip()

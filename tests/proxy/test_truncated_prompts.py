@@ -67,7 +67,7 @@ async def ollama(**settings: Any) -> AsyncIterator[tuple[Daemon, RawClient, Trun
         raw_client(daemon.base_url) as client,
     ):
         for _ in range(500):
-            if daemon.pool.first.status.models:
+            if MODEL in daemon.pool.queue.fleet.residency.load_s:  # the first probe has ended
                 break
             daemon.pool.first.probe_soon()
             await asyncio.sleep(0.01)

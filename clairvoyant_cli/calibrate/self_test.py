@@ -125,7 +125,7 @@ class SelfTest:
         is_free = (is_ours or server.config.self_test) and server.stamps is None
         if not self._is_idle or not is_free:
             return
-        server.traits.self_test = ""
+        server.self_test = ""
         for model in self._loaded(server):
             unknown = server.proofs and server.settings_of(model) is None  # it has not been looked at yet
             if unknown or server.continuation_of(model) is not None:
@@ -134,11 +134,11 @@ class SelfTest:
             while not test.over:
                 waits = self._obstacle(server, test)
                 said = "" if test.prover is None else f": {test.prover.done} of {test.prover.wanted} tried"
-                server.traits.self_test = f"self-test{said}, {waits or 'goes on when idle'}"
+                server.self_test = f"self-test{said}, {waits or 'goes on when idle'}"
                 if waits or not self._is_idle or not await self._piece_of(server, model, test):
                     break
             if test.over:
-                server.traits.self_test = ""
+                server.self_test = ""
 
     def _loaded(self, server: Server) -> list[str]:
         """Return the models that are loaded now, as far as that is known."""
@@ -180,11 +180,7 @@ class SelfTest:
         keeps = cache.size[1] == inf and (test.keeps_prompts or cache.keeps_all)
         for kept in () if keeps else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)
-            if (
-                session
-                and now - session.last_end_s < REST_S
-                and server.traits.speeds.read_s(kept.tokens) > REREAD_S
-            ):
+            if session and now - session.last_end_s < REST_S and server.speeds.read_s(kept.tokens) > REREAD_S:
                 return "waits: it would evict a session's KV cache"
         return ""
 
@@ -246,16 +242,14 @@ class SelfTest:
             if answer.decode_tokens_per_s is None:
                 raise ClairvoyantError("its answers are too short to tell its speed")
             progress.decode_tokens_per_s = answer.decode_tokens_per_s
-            server.traits.speeds.learn(
-                read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s
-            )
+            server.speeds.learn(read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s)
         elif test.prover is None:
             prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress)
             await prover.look()
             wanted = None if server.adapter.ANSWERS_ANY_MODEL else client.model  # it may be listed by another
             test.served = (await survey(client, wanted)).served
             test.prover = prover
-            for way in (way for each in server.traits.profiles for way in each.continuations):
+            for way in (way for each in server.profiles for way in each.continuations):
                 is_known = way.trials >= MIN_TRIALS or way.faulty
                 if is_known and not changed_parts(way.fingerprint, progress.fingerprint):
                     test.over = True
@@ -269,7 +263,7 @@ class SelfTest:
             why = "; ".join(prover.notes) or "continued answers were other texts"
             self._say(f"{server.name}: answers of {model} are not preempted: {why}")
             return
-        profile = next((each for each in server.traits.profiles if each.served.model == model), None)
+        profile = next((each for each in server.profiles if each.served.model == model), None)
         if profile is None:
             profile = Profile(
                 name=test.served.profile_name,

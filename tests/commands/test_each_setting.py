@@ -146,7 +146,7 @@ async def frozen(config: ServeConfig) -> object:
     for task in parts.tasks:
         task.cancel()
     ledger.close()
-    return parts.pool.first.traits.speeds.frozen
+    return parts.pool.first.speeds.frozen
 
 
 def predicts(config: ServeConfig) -> str:

@@ -385,7 +385,7 @@ async def cut_chaos(
     async with scenery(engines, policy=policies[0], outage_grace=GRACE_S, tau=30.0) as (daemon, backends, _):
         await prove(daemon, 0.005)
         for server in daemon.pool:
-            server.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+            server.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         yield CutChaos(daemon, backends, random.Random(seed), policies=policies)
 
 

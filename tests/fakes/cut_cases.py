@@ -181,8 +181,8 @@ class CaseRunner:
         server = self.server = parts.pool.named("a")
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
         served = Served(dialect.kind, "m", version=server.status.version)
-        server.traits.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
-        server.traits.settings = {server._key_of("m"): ModelSettings("f")}
+        server.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
+        server.settings = {server._key_of("m"): ModelSettings("f")}
         server.ask = self.ask
         server.upstream.connect = self.connect  # type: ignore[method-assign]
         self.serving = parts.serving

@@ -57,7 +57,7 @@ async def believe(server: Server, profile: Profile) -> None:
     settings = await server.adapter.settings(server.ask, served.model, server.status.version)
     assert settings is not None
     proofs = tuple(replace(each, fingerprint=settings.fingerprint) for each in profile.continuations)
-    server.traits.profiles = (replace(profile, continuations=proofs),)
+    server.profiles = (replace(profile, continuations=proofs),)
     await server.see_settings()
 
 

@@ -320,7 +320,7 @@ async def watched(
             daemon.journal.wall = daemon.gain.clock = lambda: began_at + asyncio.get_running_loop().time()
         await asyncio.sleep(1.0)  # at 0, a time is false
         for server in daemon.pool:
-            server.traits.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
+            server.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s
         if cuts:
             await prove(daemon, RESUME_S)
         yield Watched(daemon, backends, random.Random(f"{policy} {seed}"), deeds=deeds)

@@ -313,7 +313,7 @@ async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_
         of_slow = replace(of_slow, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at + 1)
         path = keep(tmp_path / "c.db", (), of_fast, of_slow)
         async with daemon_on(path, f"fast={fast},slow={slow}") as daemon:
-            speeds = [server.traits.speeds.decode_tokens_per_s for server in daemon.pool]
+            speeds = [server.speeds.decode_tokens_per_s for server in daemon.pool]
             tau_s = daemon.snapshot().tau.tau_s
     assert speeds == [1000.0, 50.0]
     assert tau_s == pytest.approx((TAU_S + 6.0) / 2)
@@ -416,7 +416,7 @@ async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_k
                 await ask(http, "Hello")
             await until(daemon, lambda state: state.counters.completed == 1)
             assert daemon.pool.first.id == url
-            assert [known.name for known in daemon.pool.first.traits.profiles] == [PROFILE.name]
+            assert [known.name for known in daemon.pool.first.profiles] == [PROFILE.name]
     with reading(path) as connection:
         assert [found.backend for found in each(connection, Span())] == ["ollama"]
 

@@ -72,12 +72,12 @@ async def test_the_log_asks_once_about_a_client_that_sends_for_hours(
 
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     parts = daemon_parts("slow", "fast")
-    parts.pool.named("slow").traits.speeds.decode_tokens_per_s = 10.0
-    parts.pool.named("fast").traits.speeds.decode_tokens_per_s = 100.0
+    parts.pool.named("slow").speeds.decode_tokens_per_s = 10.0
+    parts.pool.named("fast").speeds.decode_tokens_per_s = 100.0
     exchange = parts.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None
-    expected_s = parts.pool.by_id[exchange.attempt.server_id].traits.speeds.seconds(4.0, 50.0)
+    expected_s = parts.pool.by_id[exchange.attempt.server_id].speeds.seconds(4.0, 50.0)
     assert exchange.attempt.expected_s == pytest.approx(expected_s)
 
 

@@ -60,14 +60,14 @@ class Asker:
 async def test_pictures_are_learned_by_size_and_leave_texts_alone() -> None:
     asker, text = Asker(), request("m", 400)
     await asker.told("ann", text, 410)
-    speed = asker.parts.pool.first.traits.speeds.prefill_tokens_per_s
+    speed = asker.parts.pool.first.speeds.prefill_tokens_per_s
     for _ in range(5):
         await asker.told("ann", request("m", 10, 4_000), 320)
         await asker.told("ann", request("m", 10, 900_000, 900_000), 3020)
     assert await asker.expected("ann", text) == pytest.approx(410, rel=0.01)
     assert await asker.expected("ann", request("m", 10, 4_000)) == pytest.approx(320, rel=0.02)
     assert await asker.expected("ann", request("m", 10, 900_000)) == pytest.approx(1520, rel=0.02)
-    assert asker.parts.pool.first.traits.speeds.prefill_tokens_per_s == speed
+    assert asker.parts.pool.first.speeds.prefill_tokens_per_s == speed
 
 
 async def test_a_prompt_of_a_picture_alone_is_learned() -> None:

@@ -97,7 +97,7 @@ async def preempting(
         known = daemon.pool.first
         served = Served(known.adapter.name, "replay", version=known.status.version)
         await believe(known, replace(PROFILE, served=served, continuations=(replace(PROOF, way=way),)))
-        known.traits.speeds.decode_tokens_per_s = 400.0
+        known.speeds.decode_tokens_per_s = 400.0
         yield daemon, server.engine
 
 
@@ -265,7 +265,7 @@ async def suspended(way: str = "raw", server: Server | None = None, **settings: 
 @virtually
 async def test_a_server_that_cannot_go_on_is_no_faked_ending() -> None:
     async with suspended() as it:
-        it.daemon.pool.first.traits.profiles = ()
+        it.daemon.pool.first.profiles = ()
         it.engine.thaw()
         assert not (await it.long.response()).whole
         state = await until(it.daemon, lambda s: s.counters.upstream_error == 1)
@@ -301,9 +301,9 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
 async def test_what_was_measured_of_others_proves_nothing(fingerprint: str) -> None:
     async with preempting() as (daemon, _), raw_client(daemon.base_url) as client:
         server = daemon.pool.first
-        (profile,) = server.traits.profiles
+        (profile,) = server.profiles
         proofs = tuple(replace(each, fingerprint=fingerprint) for each in profile.continuations)
-        server.traits.profiles = (replace(profile, continuations=proofs),)
+        server.profiles = (replace(profile, continuations=proofs),)
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert daemon.snapshot().counters.cuts == 0
 
@@ -348,7 +348,7 @@ async def test_where_texts_differ_by_rounding_only_sampled_answers_are_cut(
 ) -> None:
     async with preempting(preempt=which) as (daemon, _), raw_client(daemon.base_url) as client:
         server = daemon.pool.first
-        (profile,) = server.traits.profiles
+        (profile,) = server.profiles
         proof = replace(PROOF, exact=10, exact_repeats=6, rounded=14, tie_nats=0.5)
         await believe(server, replace(profile, continuations=(proof,)))
         options = {"num_predict": TOKENS} | ({} if temperature is None else {"temperature": temperature})
@@ -396,7 +396,7 @@ async def test_a_server_that_would_wake_is_asked_for_its_settings_only_at_work(
         monkeypatch.setattr(type(server.adapter), "SETTINGS_WAKE", True)
         await asyncio.sleep(30.0)
         assert not asked
-        server.traits.settings.clear()  # as after a start before a server that sleeps
+        server.settings.clear()  # as after a start before a server that sleeps
         await cut_once(daemon, client, "/api/chat", stream=True)
         assert asked
         assert daemon.snapshot().counters.cuts == 1

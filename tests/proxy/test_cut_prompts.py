@@ -111,7 +111,7 @@ async def reading(first: bytes = b"", **settings: Any) -> AsyncIterator[tuple[Da
             serving(server.upstream.base_url, **settings) as daemon,
             raw_client(daemon.base_url) as client,
         ):
-            daemon.pool.first.traits.speeds.prefill_tokens_per_s = 500.0
+            daemon.pool.first.speeds.prefill_tokens_per_s = 500.0
             yield daemon, server, client
     finally:
         await server.stop()
@@ -212,7 +212,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
     known: bool, more: dict[str, Any]
 ) -> None:
     async with reading() as (daemon, server, client):
-        speeds = daemon.pool.first.traits.speeds
+        speeds = daemon.pool.first.speeds
         client.send(long(**more))
         await until(daemon, reads)
         speeds.prefill_tokens_per_s = 1e6 if known else None
@@ -221,7 +221,7 @@ async def test_an_unseen_answer_may_have_begun_once_its_prompt_should_be_read(
 
 async def test_it_is_cut_a_few_times_only() -> None:
     async with reading() as (daemon, server, client):
-        daemon.pool.first.traits.prompts.kept = 0.0
+        daemon.pool.first.prompts.kept = 0.0
         client.send(long(stream=True))
         for number in range(MAX_PREEMPTIONS):
             await until(daemon, reads)

@@ -77,13 +77,13 @@ def test_metrics_have_an_error_without_a_server() -> None:
 
 async def test_speeds_and_upper_bounds_are_learned_of_the_server_that_answered() -> None:
     parts = daemon_parts()
-    traits, coverage = parts.pool.first.traits, parts.times.coverage
+    speeds, coverage = parts.pool.first.speeds, parts.times.coverage
     here = msgspec.structs.replace(USE, server_id=parts.pool.first.id)
     parts.times.ended(LEFT)
-    assert traits.speeds.decode_tokens_per_s is None
+    assert speeds.decode_tokens_per_s is None
     whole = Totals(tokens=100, complete=True)  # the first byte tells how long it took
     parts.times.ended(ended(last=here, totals=whole, cost_high_s=20.0))
-    assert traits.speeds.decode_tokens_per_s == pytest.approx(100 / 4.0)
+    assert speeds.decode_tokens_per_s == pytest.approx(100 / 4.0)
     assert (low := coverage.corrected("short", 1.0)) < 1.0
     parts.times.ended(ended(last=here, cost_high_s=1.0))
     assert coverage.corrected("short", 1.0) > low

@@ -21,7 +21,7 @@ def test_a_server_that_recomputes_cut_answers_is_spared_cuts(resume_s: float | N
     async def scene() -> tuple[int, int, bool]:
         engine = Engine(speed=Speed(50.0, 400.0), seed=1, answer_tokens=thousand, resume_s=resume_s)
         async with preempting(server=Server(engine)) as (daemon, _):
-            daemon.pool.first.traits.speeds.prefill_tokens_per_s = 50.0
+            daemon.pool.first.speeds.prefill_tokens_per_s = 50.0
             async with raw_client(daemon.base_url) as long, raw_client(daemon.base_url) as short:
                 long.send(body("/api/chat", LONG, stream=True, tokens=900))
                 for tokens in (10, 300):

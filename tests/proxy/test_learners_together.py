@@ -62,7 +62,7 @@ async def test_what_is_stored_of_a_server_that_joins_is_read_on_a_thread() -> No
     exchange = parts.queued("0.1")
     parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)  # while it is being read
     await parts.tasks[-1]
-    assert server.traits.profiles == [MEASURED]
+    assert server.profiles == [MEASURED]
     assert threads.isdisjoint({threading.current_thread()})
     for task in parts.tasks:
         task.cancel()
@@ -103,7 +103,7 @@ async def test_all_that_learns_settles_after_another_model_and_nothing_stays_off
         course = Course()
         for _ in serve(parts, model, 400, random):
             course.taus_s.append(parts.operation.tau_s or 0.0)
-            course.speeds.append(parts.pool.named("mac").traits.speeds.decode_tokens_per_s or 0.0)
+            course.speeds.append(parts.pool.named("mac").speeds.decode_tokens_per_s or 0.0)
         courses.append(course)
         assert course.speeds[-50:] == pytest.approx([TOKENS_PER_S[model]] * 50)
         assert course.taus_s[-50:] == pytest.approx([course.taus_s[-1]] * 50, rel=0.1)

@@ -60,7 +60,7 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
     assert attempt is not None
     attempt.totals = type(attempt.totals)(tokens=100, decode_s=1.0, complete=True)
     parts.after(exchange, Answered(200))
-    speeds = {server.id: server.traits.speeds.decode_tokens_per_s for server in parts.pool}
+    speeds = {server.id: server.speeds.decode_tokens_per_s for server in parts.pool}
     other = next(name for name in speeds if name != attempt.server_id)
     assert (speeds[attempt.server_id], speeds[other]) == (100.0, None)
 

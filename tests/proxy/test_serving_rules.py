@@ -108,10 +108,10 @@ async def test_a_request_with_which_two_servers_went_down_is_not_sent_again() ->
 async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to() -> None:
     parts = daemon_parts("mac", "rtx", "pi")
     for name in ("mac", "pi"):
-        parts.pool.named(name).traits.profiles = (
+        parts.pool.named(name).profiles = (
             replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),
         )
-        parts.pool.named(name).traits.settings = {"m:latest": ModelSettings("f")}
+        parts.pool.named(name).settings = {"m:latest": ModelSettings("f")}
     parts.becomes("rtx", "down")
     parts.becomes("pi", "down")
     exchange = parts.queued("x")

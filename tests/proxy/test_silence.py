@@ -20,7 +20,7 @@ def streaming(parts: DaemonParts, prompt: str = "0.1 hi") -> Exchange:
     exchange = parts.queued(prompt)
     assert exchange.attempt is not None
     exchange.asked.parsed.stream = True
-    parts.pool.server_of(exchange).traits.silences.heard(exchange.attempt, parts.now[0])
+    parts.pool.server_of(exchange).silences.heard(exchange.attempt, parts.now[0])
     return exchange
 
 
@@ -95,7 +95,7 @@ async def test_a_request_stays_overdue_until_it_is_heard_itself() -> None:
     for heard in (None, other.attempt, None, attempt):
         parts.now[0] += 1.0
         if heard is not None:
-            server.traits.silences.heard(heard, parts.now[0])
+            server.silences.heard(heard, parts.now[0])
         parts.lifecycle._check_overdue(server)
         overdue_s.append(attempt.overdue_s)
     assert overdue_s[0] == overdue_s[1] == overdue_s[2] is not None
@@ -127,7 +127,7 @@ async def test_an_overdue_request_is_tried_elsewhere_and_its_server_rests_until_
     assert state.verdict.text == f"{mac.name} may hang: no answer after 31 s, far longer than expected"
     assert {parts.on(parts.queued("0.1 b")), parts.on(parts.queued("0.1 c"))} == {"mac", "rtx"} - {mac.name}
     parts.now[0] += 1.0
-    mac.traits.silences.heard(attempt, parts.now[0])
+    mac.silences.heard(attempt, parts.now[0])
     parts.lifecycle._check_overdue(mac)
     assert (mac.standing, attempt.overdue_s) == ("", None)
 

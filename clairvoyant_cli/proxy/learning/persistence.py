@@ -74,7 +74,7 @@ class ServerMemory:
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
-        self.profiles = self.server.traits.profiles = profiles
+        self.profiles = self.server.profiles = profiles
         self.learner = Learner(profiles, self.learner.learned)
         self.followed = ()
 
@@ -144,12 +144,12 @@ class StateSaver:
         return self._profiles_of(server), learned
 
     def _remember(self, server: Server, profiles: Sequence[Profile], learned: Learned) -> ServerMemory:
-        server.traits.profiles = profiles
+        server.profiles = profiles
         memory = self._memories[server.id] = ServerMemory(server, profiles, Learner(profiles, learned))
         return memory
 
     def _take_up(self, memory: ServerMemory) -> None:
-        memory.server.traits.speeds.frozen = self.freeze
+        memory.server.speeds.frozen = self.freeze
         self._set_cache_size(memory)
         if memory.profiles:
             self._use(memory, memory.profiles[0])
@@ -261,7 +261,7 @@ class StateSaver:
 
     def _use(self, memory: ServerMemory, profile: Profile) -> None:
         backend = memory.server
-        speeds = backend.traits.speeds
+        speeds = backend.speeds
         speeds.decode_tokens_per_s = profile.decode_tokens_per_s
         speeds.prefill_tokens_per_s = profile.prefill_tokens_per_s
         speeds.measured = (profile.decode_tokens_per_s, profile.prefill_tokens_per_s)

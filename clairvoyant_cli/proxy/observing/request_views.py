@@ -169,7 +169,7 @@ class RequestViews:
 
     def _unseen_tokens(self, exchange: Exchange, attempt: Attempt, now: float) -> int:
         """Estimate how far an answer is that is not streamed, by its server's speeds."""
-        speeds = self.pool.server_of(exchange).traits.speeds
+        speeds = self.pool.server_of(exchange).speeds
         prefill_s = speeds.seconds(exchange.job.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
         return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))

@@ -230,10 +230,10 @@ class SnapshotBuilder:
             slots=server.room,
             busy=len(self.operation.dispatcher.attempts_on(server.id)),
             version=server.status.version,
-            detail=server.status.detail or server.traits.remark,
+            detail=server.status.detail or server.remark,
             models=tuple(LoadedModel(*each[:4], digest=each.digest) for each in server.status.models),
-            decode_tokens_per_s=server.traits.speeds.decode_tokens_per_s,
-            prefill_tokens_per_s=server.traits.speeds.prefill_tokens_per_s,
+            decode_tokens_per_s=server.speeds.decode_tokens_per_s,
+            prefill_tokens_per_s=server.speeds.prefill_tokens_per_s,
             swaps_total=server.status.swaps,
             standing=server.standing,
             waiting=waiting,
@@ -244,11 +244,11 @@ class SnapshotBuilder:
             if server.status.engine and server.stamps is not None
             else None,
             heeded=self.engines.heeded(server),
-            prompt_stop_s=server.traits.prompts.stop_s,
-            truncated=server.traits.truncated,
-            cut_to=server.traits.cut_to,
+            prompt_stop_s=server.prompts.stop_s,
+            truncated=server.truncated,
+            cut_to=server.cut_to,
             kept_for_s=server.health.given_up_in_s,
-            self_test=server.traits.self_test,
+            self_test=server.self_test,
         )
 
     def _tau(self, now: float) -> TauState:
@@ -305,7 +305,7 @@ class SnapshotBuilder:
         since = _earliest((each.session, each.arrival_s) for each in waiting)
         since |= _earliest((each.session, each.started_s) for each in scheduler.running.values())
 
-        speeds = [each.traits.speeds.prefill_tokens_per_s for each in self.pool]
+        speeds = [each.speeds.prefill_tokens_per_s for each in self.pool]
         # Of several servers the fastest: the cache saves at least that.
         token_s = min((1.0 / speed for speed in speeds if speed), default=None)
 

@@ -88,11 +88,11 @@ class Preemption:
         """Return the request to send in place of the client's, None for its own; decide whether its answer
         may be cut. UnfitError if the server cannot go on with an answer that has begun.
         """
-        attempt.follows_cut_s = server.traits.prompts.followed(attempt.granted_s)
+        attempt.follows_cut_s = server.prompts.followed(attempt.granted_s)
         if exchange.has_begun:
             return await self._onward(exchange, server)
         if exchange.splice is None:
-            if self.enabled and server.traits.profiles and server.settings_of(exchange.job.model) is None:
+            if self.enabled and server.profiles and server.settings_of(exchange.job.model) is None:
                 await server.see_settings()
             asked = self._judged(exchange, request, server)
             if isinstance(asked, str):
@@ -224,12 +224,10 @@ class Preemption:
             return PreemptionPrice(0.0)  # it is spared
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
         price = self.dispatcher.scheduler.fleet.servers[server.id].cache.price_of_preemption(
-            exchange.id, tokens, resume_s, server.traits.speeds.read_s
+            exchange.id, tokens, resume_s, server.speeds.read_s
         )
         if exchange.tokens < exchange.job.prompt_tokens:
-            return price._replace(
-                resume_s=max(price.resume_s, resume_s + server.traits.speeds.read_s(tokens))
-            )
+            return price._replace(resume_s=max(price.resume_s, resume_s + server.speeds.read_s(tokens)))
         return price
 
     def _stop_reading(self, exchange: Exchange, now: float) -> bool:
@@ -310,7 +308,7 @@ class Preemption:
             other = self.dispatcher.live.get(job_id)
             found = None if other is None else server.continuation_of(other.job.model)
             if other is not None and other.is_suspended and found is not None:
-                owed_s = found.proof.resume_s + server.traits.speeds.read_s(_context_tokens(other))
+                owed_s = found.proof.resume_s + server.speeds.read_s(_context_tokens(other))
                 scheduler.set_resume_cost(job_id, owed_s, self.journal.clock())
 
     async def _onward(self, exchange: Exchange, server: Server) -> ContinuationRequest:
@@ -340,7 +338,7 @@ class Preemption:
         if found is None or attempt.first_byte_s is None:
             return
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        read_s, took_s = server.traits.speeds.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+        read_s, took_s = server.speeds.read_s(tokens), attempt.first_byte_s - attempt.granted_s
         if read_s <= max(resume_s, TELLING_S):
             return
         was_there = took_s < resume_s + read_s / 2.0

@@ -23,25 +23,23 @@ def prefill_of(
     server's measured speed and without what was cached when this run of `expected_s` seconds started.
     """
     whole_s = _unread_s(exchange, server)
-    before_s, runs_s = server.traits.prompts.kept * _read_before_s(exchange, attempt), now - attempt.granted_s
+    before_s, runs_s = server.prompts.kept * _read_before_s(exchange, attempt), now - attempt.granted_s
     if exchange.phase is not Phase.PREFILL or whole_s < MIN_PROMPT_S:
         return None
     if not _shows_its_beginning(exchange):
-        reads_s = min(whole_s - before_s, expected_s - server.traits.speeds.seconds(0.0, exchange.job.tokens))
-        if runs_s > reads_s or server.traits.speeds.prefill_tokens_per_s is None:
+        reads_s = min(whole_s - before_s, expected_s - server.speeds.seconds(0.0, exchange.job.tokens))
+        if runs_s > reads_s or server.speeds.prefill_tokens_per_s is None:
             return None
     read_s = min(before_s + runs_s, whole_s)
-    stops_s = server.traits.prompts.stops_s(server.traits.speeds.read_s, whole_s - read_s)
-    return PromptRead(read_s, stops_s), PreemptionPrice(
-        (1.0 - server.traits.prompts.kept) * (read_s + stops_s)
-    )
+    stops_s = server.prompts.stops_s(server.speeds.read_s, whole_s - read_s)
+    return PromptRead(read_s, stops_s), PreemptionPrice((1.0 - server.prompts.kept) * (read_s + stops_s))
 
 
 def record_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
     """Record that a request was cut while its prompt was read."""
     attempt.read_s = now - attempt.granted_s
     read_s = attempt.read_s + _read_before_s(exchange, attempt)
-    server.traits.prompts.cut(now, max(_unread_s(exchange, server) - read_s, 0.0))
+    server.prompts.cut(now, max(_unread_s(exchange, server) - read_s, 0.0))
 
 
 def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float) -> int:
@@ -49,21 +47,21 @@ def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Ser
     job, begun_s = exchange.job, attempt.first_byte_s
     streamed = attempt.usage is not None and attempt.usage.streaming and begun_s is not None
     until_s = begun_s if streamed and begun_s is not None else now
-    prefill_s = totals.prefill_s or (server.traits.speeds.read_s(job.prompt_tokens) if streamed else None)
+    prefill_s = totals.prefill_s or (server.speeds.read_s(job.prompt_tokens) if streamed else None)
     worked_s = None if prefill_s is None else prefill_s + (totals.load_s or 0.0)
     if not streamed:
         worked_s = None if worked_s is None or totals.decode_s is None else worked_s + totals.decode_s
     if attempt.follows_cut_s is not None and worked_s is not None:
-        server.traits.prompts.stopped(max(until_s - worked_s - attempt.follows_cut_s, 0.0))
+        server.prompts.stopped(max(until_s - worked_s - attempt.follows_cut_s, 0.0))
     if (read_s := _read_before_s(exchange, attempt)) <= 0.0:
         return 0
     tokens = totals.prompt_tokens or round(job.prompt_tokens)
     took_s = totals.prefill_s or (until_s - attempt.granted_s if streamed else None)
-    whole_s = server.traits.speeds.read_s(tokens)
+    whole_s = server.speeds.read_s(tokens)
     counts = totals.prompt_tokens, totals.prefilled_tokens
     if (share := share_found(read_s, whole_s, took_s, *counts, job.saved_s)) is None:
         return 0
-    server.traits.prompts.found(share)
+    server.prompts.found(share)
     return round(tokens * min(read_s / whole_s, 1.0) * (1.0 - min(max(share, 0.0), 1.0)))
 
 
@@ -90,7 +88,7 @@ def share_found(
 
 def _unread_s(exchange: Exchange, server: Server) -> float:
     """Return the seconds it takes to read what is not cached of a prompt."""
-    return max(server.traits.speeds.read_s(exchange.job.prompt_tokens) - exchange.job.saved_s, 0.0)
+    return max(server.speeds.read_s(exchange.job.prompt_tokens) - exchange.job.saved_s, 0.0)
 
 
 def _shows_its_beginning(exchange: Exchange) -> bool:

@@ -266,9 +266,7 @@ class Serving:
             ]  # llama.cpp gives each choice a slot
 
         clock = self.journal.clock
-        remark = server.traits.remark = await slots_settled(
-            server, others_started_at, clock, streamed=streamed
-        )
+        remark = server.remark = await slots_settled(server, others_started_at, clock, streamed=streamed)
         if remark and server.is_news(remark, "logged"):
             self.journal.event(logging.WARNING, f"{server.name}: {remark}")
 
@@ -382,7 +380,7 @@ class Serving:
 
         def on_head(head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
             server.began(head.status)
-            attempt.usage = UsageReader(head, exchange.answer, server.traits.speeds.tokens_an_event)
+            attempt.usage = UsageReader(head, exchange.answer, server.speeds.tokens_an_event)
             # Not with the reader itself: it would keep the answer's tail until a garbage collection.
             attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
             return attempt.usage, self.engines.dropped(exchange, attempt, head, clock()) if engine else ()
@@ -396,7 +394,7 @@ class Serving:
             exchange.phase = Phase.DECODING
 
         def on_piece() -> None:
-            server.traits.silences.heard(attempt, clock())
+            server.silences.heard(attempt, clock())
 
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
@@ -455,10 +453,10 @@ async def slots_settled(
     """
     if not server.adapter.REPORTS_SLOTS:
         return ""
-    traits, begun_s, said = server.traits, clock(), SILENT
+    begun_s, said = clock(), SILENT
     pause_s = FIRST_LOOK_AFTER_S if streamed else SLOTS_EVERY_S
     most_s = MAX_STOP_S if streamed else max(MAX_STOP_S, server.adapter.RUNS_ON_S)
-    bound_s = max(LEAST_STOP_S, STOP_MARGIN * traits.stream_stop_s) if streamed else most_s
+    bound_s = max(LEAST_STOP_S, STOP_MARGIN * server.stream_stop_s) if streamed else most_s
     held: BusySlots | None = None
     with suppress(TimeoutError):
         async with asyncio.timeout(most_s):
@@ -475,7 +473,7 @@ async def slots_settled(
                 took_s = asked_s - begun_s
                 if len(held) <= before or (counted and not said):
                     if streamed:
-                        traits.stream_stop_s = max(took_s, STOP_KEPT * traits.stream_stop_s)
+                        server.stream_stop_s = max(took_s, STOP_KEPT * server.stream_stop_s)
                     break
                 if took_s >= bound_s:
                     break

@@ -104,8 +104,8 @@ class Truncations:
         context = asked_context(parsed) or next(listed, None)
         if context and is_truncated(length, read, context, counts_cached=totals.cached_tokens is not None):
             exchange.is_truncated = True
-            server.traits.truncated += 1
-            server.traits.cut_to = round(length.about), context
+            server.truncated += 1
+            server.cut_to = round(length.about), context
             exchange.remark = f"prompt of about {length.about:,.0f} tokens cut to the context of {context:,}"
             news = f"{server.name} read {read:,} tokens of {exchange.id}: {exchange.remark}"
             self.say(logging.WARNING, f"{news}; set {larger_context(length.about)}")

@@ -93,9 +93,7 @@ class EngineQueues:
         if attempt.priority is None or not exchange.asked.parsed.stream:
             return
         number = priority.rank(attempt.priority, attempt.granted_s)
-        long_ago_s = (
-            now - STARTING_S - PREFILLS * server.traits.speeds.seconds(exchange.job.prompt_tokens, 0.0)
-        )
+        long_ago_s = now - STARTING_S - PREFILLS * server.speeds.seconds(exchange.job.prompt_tokens, 0.0)
         heeded = ignored = False
         for _, other in self._there(server, waiting=True):
             rank = priority.rank(other.priority, other.granted_s)
@@ -213,7 +211,7 @@ class Annotation:
     def _number(self, attempt: Attempt, server: Server, priority: Priority) -> int:
         dispatch = attempt.dispatch
         level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else dispatch.job.own_rank
-        usual_s = server.traits.speeds.seconds(0.0, USUAL_TOKENS)
+        usual_s = server.speeds.seconds(0.0, USUAL_TOKENS)
         cost_s = max(MIN_COST_S, dispatch.job.cost_s)
         self._stamped += 1
         share = 1.0 / min(self._stamped, MEAN_OVER)
@@ -226,9 +224,7 @@ class Annotation:
         """Return when a request of so many predicted seconds is due after its arrival; a short one below 0,
         and the means are those of requests stamped lately.
         """
-        return self._after_s(
-            max(MIN_COST_S, cost_s), self.pool.first.traits.speeds.seconds(0.0, USUAL_TOKENS)
-        )
+        return self._after_s(max(MIN_COST_S, cost_s), self.pool.first.speeds.seconds(0.0, USUAL_TOKENS))
 
     def _after_s(self, cost_s: float, usual_s: float) -> float:
         middle_s, operation, window_s = exp(self._log_middle) * usual_s, self.operation, None

@@ -92,7 +92,7 @@ class ServerLifecycle:
         scheduler = self.dispatcher.scheduler
         self._follow_swapping(server)
         scheduler.set_slots(server.id, server.room, weight=server.config.weight)
-        scheduler.set_speed(server.id, server.traits.speeds)
+        scheduler.set_speed(server.id, server.speeds)
 
     def start(self, server: Server) -> None:
         server.up_s = self.journal.clock()
@@ -120,13 +120,13 @@ class ServerLifecycle:
 
     def _check_overdue(self, server: Server) -> None:
         """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
-        now, known = self.journal.clock(), server.traits.silences
+        now, known = self.journal.clock(), server.silences
         swaps = self.dispatcher.scheduler.fleet.residency.swaps
         on = [each for each in self._on(server) if each.phase is not Phase.RELEASING]
         running = [(each, each.attempt) for each in on if each.attempt is not None]
         loads = None if server.loaded is None else any(swaps(server.id, each.id, "") for each in on)
         queues = server.stamps is not None
-        late = overdue(running, known, server.traits.speeds, now, loads=loads, queues=queues)
+        late = overdue(running, known, server.speeds, now, loads=loads, queues=queues)
         for exchange, attempt in running:
             if attempt.overdue_s is not None and (attempt.heard_s or 0.0) > attempt.overdue_s:
                 attempt.overdue_s = None  # it has been heard again, not only another request

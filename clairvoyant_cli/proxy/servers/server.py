@@ -46,25 +46,12 @@ class VerifiedContinuation(NamedTuple):
     settings: ModelSettings
 
 
-@dataclass(slots=True)
-class ServerTraits:
-    """What is known of one server besides what it says of itself."""
-
-    speeds: Speeds = field(default_factory=Speeds)
-    silences: Silences = field(default_factory=Silences)
-    profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
-    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
-    prompts: PromptCuts = field(default_factory=PromptCuts)  # what cuts of prompts cost
-    stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
-    remark: str = ""  # why it could not be seen that a slot of it fell free
-    truncated: int = 0  # prompts that it cut to its context
-    cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
-    self_test: str = ""  # how far the daemon's own test of it is
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Server:
-    """One server behind the proxy: what it is, and the four parts that change."""
+    """One server behind the proxy, and all that is known of it: how the operator configured it (`config`),
+    what its kind can do (`adapter`), what it said of itself at the last look (`status`), how far it is
+    trusted (`health`), and what was learned or measured of it since.
+    """
 
     name: str  # a label
     adapter: Adapter
@@ -81,7 +68,18 @@ class Server:
     status: Status = field(default_factory=Status)  # what it says of itself
     health: Health = field(default_factory=Health)  # how far it is trusted
     loaded: LoadedModels | None = None  # what it has loaded; None unless it swaps models
-    traits: ServerTraits = field(default_factory=ServerTraits)  # what was learned of it
+
+    # What was learned or measured of it.
+    speeds: Speeds = field(default_factory=Speeds)
+    silences: Silences = field(default_factory=Silences)
+    profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
+    settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
+    prompts: PromptCuts = field(default_factory=PromptCuts)  # what cuts of prompts cost
+    stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
+    remark: str = ""  # why it could not be seen that a slot of it fell free
+    truncated: int = 0  # prompts that it cut to its context
+    cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
+    self_test: str = ""  # how far the daemon's own test of it is
 
     changed: "Callable[[Server], None]" = lambda server: None  # called when state, slots or models change
     probe_came_back: bool = False  # in the look that goes on
@@ -286,7 +284,7 @@ class Server:
     @property
     def proofs(self) -> dict[str, Continuation]:
         """Proofs that cut answers are continued as if uncut, by model, from the preferred profile of each."""
-        first = {each.served.model: each for each in reversed(self.traits.profiles)}
+        first = {each.served.model: each for each in reversed(self.profiles)}
         return {model: found for model, each in first.items() if (found := each.continuation) is not None}
 
     @property
@@ -298,7 +296,7 @@ class Server:
         """Return how it continues a cut answer of a model; None if no proof holds. A proof for another build,
         model, template or settings proves nothing.
         """
-        if not self.traits.profiles or (settings := self.settings_of(model)) is None:
+        if not self.profiles or (settings := self.settings_of(model)) is None:
             return None
         ways = {way.name: way for way in self.adapter.CONTINUES}
         for measured, proof in self.proofs.items():
@@ -309,13 +307,13 @@ class Server:
         return None
 
     def settings_of(self, model: str) -> ModelSettings | None:
-        return self.traits.settings.get(self._key_of(model))
+        return self.settings.get(self._key_of(model))
 
     async def see_settings(self, ask: Ask | None = None) -> None:
         for model in {self._key_of(model) for model in self.proofs}:
             found = await self.adapter.settings(ask or self.ask, model, self.status.version)
             if found is not None:
-                self.traits.settings[model] = found
+                self.settings[model] = found
 
     def _key_of(self, model: str) -> str:
         return "" if self.adapter.ANSWERS_ANY_MODEL else self.known_as(model)

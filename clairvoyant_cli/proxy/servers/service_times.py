@@ -79,8 +79,8 @@ class ServiceTimes:
         """Return what the scheduler orders a request by, given the prediction of its length: service times
         are those on the fastest server that is up, in seconds.
         """
-        speeds = [server.traits.speeds for server in self.pool if not server.away]
-        speeds = speeds or [server.traits.speeds for server in self.pool]
+        speeds = [server.speeds for server in self.pool if not server.away]
+        speeds = speeds or [server.speeds for server in self.pool]
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
         if parsed.amount_kind:
@@ -105,10 +105,10 @@ class ServiceTimes:
         server, totals, cached = self.pool.by_id.get(of.last.server_id), of.totals, of.job_cached_tokens
         if server is None or not totals.complete:
             return
-        server.traits.silences.answered()
+        server.silences.answered()
         if of.cost_s and completed and not of.has_media:  # media tell nothing about text
             unread_tokens = max(of.job_prompt_tokens - cached, 0.0)
-            expected = server.traits.speeds.seconds(unread_tokens, of.job_tokens) / of.cost_s
+            expected = server.speeds.seconds(unread_tokens, of.job_tokens) / of.cost_s
             self.coverage.learn(of.predicted_class, of.cost_high_s * expected, of.service_s)
         decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
         if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
@@ -116,10 +116,10 @@ class ServiceTimes:
         # Without a number of cached tokens, Ollama counts all as read.
         counts = totals.cached_tokens is not None or not cached
         prefilled = totals.prefilled_tokens if counts and not of.has_media else None
-        server.traits.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
+        server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
         # A tool's call may come in one event, however long it is.
         if of.last.events and totals.tokens and in_one_part and not totals.calls_tool:
-            server.traits.speeds.learn_events(totals.tokens, of.last.events)
+            server.speeds.learn_events(totals.tokens, of.last.events)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer, as far as
@@ -173,9 +173,9 @@ def _believed(attempt: Attempt, server: Server) -> Totals:
     servers report 0 cached tokens of a prompt that they kept.
     """
     totals = attempt.totals
-    if server.traits.speeds.prefill_tokens_per_s is None:
+    if server.speeds.prefill_tokens_per_s is None:
         return totals
-    whole_s, read_s = server.traits.speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
+    whole_s, read_s = server.speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
     if read_s is None and attempt.first_byte_s is not None:
         read_s = attempt.first_byte_s - attempt.granted_s
     if read_s is None or whole_s < TELLING_S or read_s > READ_SHARE * whole_s:
@@ -187,12 +187,12 @@ def _cached_tokens(attempt: Attempt, end: RequestEnd, server: Server, prompt_tok
     """Return the tokens of a prompt that came from the cache, None if unknown: as reported, or else by how
     long the rest took to read, at the server's measured speed.
     """
-    totals, whole_s = attempt.totals, server.traits.speeds.read_s(prompt_tokens)
+    totals, whole_s = attempt.totals, server.speeds.read_s(prompt_tokens)
     if totals.cached_tokens is not None:
         return totals.cached_tokens
-    if server.traits.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
+    if server.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
         return None
     read_s = totals.prefill_s
     if read_s is None:
-        read_s = end.at_s - attempt.granted_s - server.traits.speeds.seconds(0.0, totals.tokens or 0)
+        read_s = end.at_s - attempt.granted_s - server.speeds.seconds(0.0, totals.tokens or 0)
     return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))

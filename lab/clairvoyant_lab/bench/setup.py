@@ -242,7 +242,7 @@ async def set_up(
         proxied = await stack.enter_async_context(client_for(daemon.base_url))
         bench = Bench(settings, daemon, oracle, proxied, direct, asker, pools, engine)
         server = daemon.pool.first
-        server.traits.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
+        server.profiles = stored(found) if engine is None else [await _profile(bench, engine, found)]
         await server.see_settings()
         proof = server.continuation_of(model)
         bench.resume_s = None if proof is None else proof.proof.resume_s * settings.speedup

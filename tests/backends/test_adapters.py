@@ -365,7 +365,7 @@ async def test_a_server_in_another_ones_place_is_seen_at_the_next_look(before: s
         await until(daemon, lambda _: server.confirmed)
         pages.clear()
         pages.update(KINDS[after])
-        server.probe_soon()
+        server.probe_due.set()
         kind = ROUTER if after == "router" else adapter_of(after)
         await until(daemon, lambda state: server.adapter is kind and server.status.state == "up")
         assert daemon.snapshot().backends[0].kind == kind.name

@@ -303,7 +303,7 @@ async def test_a_profile_that_comes_while_it_runs_is_taken_over(
         assert (state.tau.tau_s, state.tau.source, state.tau.mu_short_s) == (9.0, "operator", None)
         daemon.operation.release_tau()
         assert daemon.snapshot().tau.source == "profile here, decoding faster since"
-        assert not daemon.pool.first.known_proofs
+        assert not daemon.pool.first.proofs
 
 
 async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ async def test_a_server_that_comes_back_without_the_model_is_no_faked_ending(way
         await until(it.daemon, lambda s: s.backends[0].state == "down")
         it.engine.thaw()
         await server.start("another:latest")
-        it.daemon.pool.first.probe_soon()
+        it.daemon.pool.first.probe_due.set()
         assert not (await it.long.response()).whole
         assert (await it.short.response()).status == 404
         await until(it.daemon, lambda s: s.counters.upstream_error == 2 and not s.queue and not s.running)

@@ -268,7 +268,7 @@ async def test_a_server_that_dies_while_it_is_cut_is_waited_for() -> None:
         server.read.set()
         server.free.set()
         await server.start()
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         assert (await client.response()).body == ANSWER
         assert (await other.response()).status == 200
         state = daemon.snapshot().counters

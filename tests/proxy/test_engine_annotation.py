@@ -466,7 +466,7 @@ async def test_an_engine_that_another_replaced_gets_the_order_in_its_way(
         turns = [(VLLM, "vllm"), (away, "vllm"), (UNKNOWN, "other"), (away, "other"), (DYNAMO, "dynamo")]
         for engine, kind in turns:
             there, wanted = engine, ("up" if engine else "down", kind)
-            daemon.pool.first.probe_soon()
+            daemon.pool.first.probe_due.set()
             await until(daemon, lambda now: (now.backends[0].state, now.backends[0].kind) == wanted)  # noqa: B023
             if engine:
                 assert (await client.ask(post(CHAT, chat("Hello")))).status == 200

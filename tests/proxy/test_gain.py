@@ -73,7 +73,7 @@ async def test_an_outage_in_which_nothing_is_served_changes_nothing() -> None:
         await stack.enter_async_context(asked(daemon, *BURST))
         state = await until(daemon, lambda s: s.gain.answers_today >= 2)
         await server.aclose()
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         before = (await until(daemon, lambda s: s.backends[0].state == "down" and not s.running)).gain
         late_s[0] = 5 * 3600.0
         after = daemon.snapshot()

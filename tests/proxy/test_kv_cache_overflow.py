@@ -64,13 +64,14 @@ async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each
         raw_client(daemon.base_url) as other,
     ):
         while daemon.pool.first.slots != 2 or not daemon.pool.first.status.models:
-            daemon.pool.first.probe_soon()
+            daemon.pool.first.probe_due.set()
             await asyncio.sleep(0.01)
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [ABORTED, ABORTED]
         (line,) = [each.text for each in daemon.snapshot().log if "share" in each.text]
         assert ("overflowed (1,000 tokens)" in line) is (context is not None)
-        assert daemon.pool.first.shared_tokens < inf
+        [there] = daemon.dispatcher.scheduler.fleet.servers.values()
+        assert there.shared_tokens < inf
         backend.most = 0
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [WHOLE, WHOLE]
@@ -103,10 +104,11 @@ async def test_answers_of_lm_studio_that_do_not_fit_into_its_cache_wait_for_each
         raw_client(daemon.base_url) as other,
     ):
         server = daemon.pool.first
-        while server.slots != 2:
-            server.probe_soon()
+        [there] = daemon.dispatcher.scheduler.fleet.servers.values()
+        while there.shared_tokens == inf:
+            server.probe_due.set()
             await asyncio.sleep(0.01)
-        assert ([each.name for each in server.status.models], server.shared_tokens) == (["m"], CONTEXT)
+        assert ([each.name for each in server.status.models], there.shared_tokens) == (["m"], CONTEXT)
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [WHOLE, WHOLE]
         assert backend.most == 1

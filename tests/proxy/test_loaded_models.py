@@ -121,7 +121,7 @@ def test_ollama_and_a_router_have_one_name_for_a_model(first: str) -> None:
         loaded = LoadedModels(queue, each, known_as)
         loaded.listed({"ollama": ["llama3:latest"], "router": ["Qwen", "gpt"]}[each], [])
         lists = {"ollama": ["llama3"], "router": ["Qwen", "gpt", "fast"]}[each].__contains__
-        pool.append(cast(Server, SimpleNamespace(loaded=loaded, lists=lists)))
+        pool.append(cast(Server, SimpleNamespace(loaded=loaded, has=lists)))
     for model, holder in (("llama3", "ollama"), ("Qwen", "router"), ("fast", "router"), ("gpt", "router")):
         affinity = pool.affinity_of(ParsedRequest(model, affinity=model))
         assert queue.fleet.residency.price_s(holder, affinity) == 0

@@ -87,7 +87,7 @@ def leads_back(state: Snapshot) -> bool:
 async def test_a_loop_through_another_proxy_is_noticed_and_not_entered(raw: bytes) -> None:
     async with hop() as between, serving(between.base_url) as daemon, raw_client(daemon.base_url) as client:
         between.target = int(daemon.base_url.rpartition(":")[2])
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         await until(daemon, leads_back)
         looks = between.passed
         got = await client.ask(raw)
@@ -111,11 +111,11 @@ async def test_an_address_that_led_back_and_is_set_right_serves() -> None:
         raw_client(daemon.base_url) as client,
     ):
         between.target = int(daemon.base_url.rpartition(":")[2])
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         await until(daemon, leads_back)
         between.target = int(model.rpartition(":")[2])
         await between.part()
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         backend = daemon.pool.first
         await until(daemon, lambda state: state.backends[0].state == "up" and not backend.leads_back)
         assert (await client.ask(get("/v1/models"))).status == 200

@@ -106,7 +106,7 @@ async def test_queued_and_running_requests_survive_a_restart_of_the_server() -> 
         assert len(state.queue) == 3
         server.release.set()
         await server.start()
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         assert [(await each.response(b"POST")).status for each in asked] == [200, 200, 200]
         assert sorted(server.seen) == ["hold", "hold", "one", "two"]
         assert daemon.snapshot().counters.repeats == 1
@@ -118,7 +118,7 @@ async def test_in_an_outage_it_is_said_when_a_request_will_be_refused(
 ) -> None:
     async with before_a_server(slots=1, outage_grace=60.0, max_wait=max_wait) as (server, daemon):
         await server.stop()
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         state = await until(daemon, lambda s: s.backends[0].state == "down")
         assert "new requests wait up to " in state.verdict.text
         async with clients(daemon, "late") as [late]:
@@ -132,7 +132,7 @@ async def test_in_an_outage_it_is_said_when_a_request_will_be_refused(
             assert "does not answer, 1 waiting; refused in" in state.verdict.text
             assert state.slots == (0, 0)
             await server.start()
-            daemon.pool.first.probe_soon()
+            daemon.pool.first.probe_due.set()
             assert (await late.response(b"POST")).status == 200
         state = await until(daemon, lambda s: s.counters.completed == 1)
         assert (state.waiting.stranded, state.waiting.refused_in_s, state.slots) == (0, None, (0, 1))
@@ -159,7 +159,7 @@ async def test_no_request_waits_longer_than_the_grace() -> None:
         assert state.verdict.text == f"{state.backends[0].name} does not answer: new requests are refused"
         # And the time starts again once it has been back.
         await server.start()
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         await until(daemon, lambda s: s.backends[0].state == "up")
         async with raw_client(daemon.base_url) as later:
             assert (await later.ask(asks("later"))).status == 200
@@ -247,7 +247,7 @@ async def test_not_yet_is_passed_on_when_the_request_cannot_be_sent_again() -> N
 async def test_not_yet_is_the_last_word_once_the_grace_is_over() -> None:
     async with before_a_server(slots=1) as (server, daemon):
         server.loads, server.not_yet = True, {"hold"}
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         await until(daemon, lambda s: s.backends[0].state == "loading")
         async with clients(daemon, "hold") as [client]:
             await server.held.wait()
@@ -262,7 +262,7 @@ async def test_not_yet_is_the_last_word_once_the_grace_is_over() -> None:
 async def test_a_server_that_serves_although_it_says_it_loads_is_found_out() -> None:
     async with before_a_server(slots=1, outage_grace=0.05) as (server, daemon):
         server.loads = True
-        daemon.pool.first.probe_soon()
+        daemon.pool.first.probe_due.set()
         await until(daemon, lambda _: daemon.pool.first.health.given_up)
         async with clients(daemon, "one") as [client]:
             assert (await client.response(b"POST")).status == 200

@@ -83,7 +83,7 @@ async def test_of_two_servers_one_is_down_that_alone_has_the_model() -> None:
         daemon = await stack.enter_async_context(serving(None, backends=backends))
         await until(daemon, lambda s: all(each.offered for each in s.backends))
         await away.aclose()
-        daemon.pool.named("there").probe_soon()
+        daemon.pool.named("there").probe_due.set()
         state = await until(daemon, lambda s: s.backends[1].state == "down")
         assert state.verdict.text == "there is down: other servers take what they can"
         assert state.slots == (0, state.backends[0].slots)

@@ -43,5 +43,5 @@ async def test_a_server_is_watched_after_an_answer_that_cannot_be_read(
             looked.set()
 
         monkeypatch.setattr(type(server.adapter), "refresh", refresh)
-        server.probe_soon()
+        server.probe_due.set()
         await asyncio.wait_for(looked.wait(), 5.0)

@@ -69,7 +69,7 @@ async def ollama(**settings: Any) -> AsyncIterator[tuple[Daemon, RawClient, Trun
         for _ in range(500):
             if MODEL in daemon.pool.queue.fleet.residency.load_s:  # the first probe has ended
                 break
-            daemon.pool.first.probe_soon()
+            daemon.pool.first.probe_due.set()
             await asyncio.sleep(0.01)
         yield daemon, client, fake
 

@@ -99,7 +99,7 @@ class Passthrough:
         while await self._is_refused(request, route, client, server, others):
             server = others.pop(0)
         if head.method not in READING:
-            server.probe_soon()  # it may have another model by now
+            server.probe_due.set()  # it may have another model by now
 
     async def _able(self, request: Request, path: str, model: str) -> list[Server] | Refusal:
         """Return the servers that a request may be for, or why there is none."""
@@ -187,7 +187,7 @@ class Passthrough:
         except BarredError as error:
             self.refusals.send(request, route, error.refusal)
         except UpstreamError as error:
-            server.probe_soon()
+            server.probe_due.set()
             refusals = self.refusals
             say = refusals.unreachable if isinstance(error, UnreachableError) else refusals.broken_off
             refusals.send(request, route, say(server, str(error)))

@@ -73,7 +73,12 @@ class Preemption:
         """Log which answers may be preempted."""
         if not self.enabled:
             return
-        proofs = [(server, *proof) for server in self.pool for proof in server.known_proofs.items()]
+        proofs = [
+            (server, model, proof)
+            for server in self.pool
+            for model, proof in server.proofs.items()
+            if proof.fingerprint  # of known settings
+        ]
         for server, model, proof in proofs:
             resume = f"{proof.resume_s * 1000:.0f} ms to resume"
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"

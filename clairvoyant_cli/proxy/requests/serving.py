@@ -300,7 +300,7 @@ class Serving:
 
     async def _is_there(self, server: Server, why: str) -> bool:
         """Whether a server that broke off can still be reached; it counts as down if not."""
-        server.probe_soon()
+        server.probe_due.set()
         try:
             (await server.upstream.connect(fresh=True)).close()
         except UnreachableError:

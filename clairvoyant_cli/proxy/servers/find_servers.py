@@ -1,4 +1,6 @@
-"""Finds the servers that a configuration names, or guesses what will be at their addresses."""
+"""Finds the servers that a configuration names, or guesses what will be at their addresses; notices when one
+is replaced by another.
+"""
 
 import asyncio
 import logging
@@ -6,16 +8,19 @@ from collections.abc import Sequence
 
 from clairvoyant_cli.addresses import Address, is_loopback
 from clairvoyant_cli.backends.adapter import Status
-from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.discovery import locate_server, split_prefix
-from clairvoyant_cli.backends.prober import Prober
+from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
+from clairvoyant_cli.backends.discovery import locate_server, recognise, split_prefix
+from clairvoyant_cli.backends.prober import AskingOnce, Prober
 from clairvoyant_cli.config import BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
+from clairvoyant_cli.protocols.probes import openai_models
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.proxy.servers.server import Server
 
 log = logging.getLogger("clairvoyant")
+
+UNCLEAR = (0, 401, 403, 408, 429)  # statuses that do not tell what has answered, as those from 500 on
 
 
 async def find_servers(config: ServeConfig, own: Sequence[Address]) -> list[Server]:
@@ -82,6 +87,43 @@ async def find_server(
         await prober.close()
         raise
     return server
+
+
+async def recognise_again(server: Server, ask: AskingOnce) -> None:
+    """Take a server for what answers at its address now, of which nothing else is known yet."""
+    if not await _may_be_another(server, ask):
+        return
+    found = await recognise(server.prober, server.upstream.url, server.prefix)
+    # One that never answered as its kind does may be it all the same, as at its usual port.
+    known = (server.adapter,) if server.confirmed else (server.adapter, OTHER)
+    if found is None or not (server.guessed or found.adapter not in known):
+        return
+    slots = found.slots or (server.status.slots if server.guessed else 1)
+    server.status = Status(seen=server.status.seen, version=found.version, slots=slots)
+    server.adapter, server.guessed, server.confirmed = found.adapter, False, False
+    log.info("found %s", found)
+
+
+async def _may_be_another(server: Server, ask: AskingOnce) -> bool:
+    """Whether another may be at a server's address: it is only guessed, was away, or answers as another."""
+    if server.guessed or server.config.kind is not None:
+        return server.guessed
+    if server.status.seen and server.status.state == "down":
+        return True
+    if server.adapter is OTHER:  # which anything is: another if its models have another owner, say
+        listed = await ask(OTHER.models_path)
+        models = openai_models(listed.body) or ()
+        sign = listed.headers.get(b"server", b""), models[0].owner if models else ""
+        is_still = listed.status != 200 or not server.is_news("sign", sign) or not server.confirmed
+    else:
+        is_still = await server.adapter.is_still(ask)
+    if any(answer.status in UNCLEAR or answer.status >= 500 for answer in ask.answers.values()):
+        return False
+    # Routers pass most questions on, so they are looked for among the answers of a worker, too.
+    before = ADAPTERS[: ADAPTERS.index(server.adapter)] if server.adapter in ADAPTERS else ()
+    is_still = is_still and not [adapter for adapter in before if await adapter.is_still(ask.answered)]
+    server.confirmed = server.confirmed or is_still
+    return server.confirmed and not is_still
 
 
 def _twins(servers: list[Server]) -> ClairvoyantError | None:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 from clairvoyant_cli.addresses import Address
-from clairvoyant_cli.backends.adapters import OTHER
-from clairvoyant_cli.backends.discovery import recognise
 from clairvoyant_cli.backends.prober import TIMED_OUT, Ask, AskingOnce, engine_load
 from clairvoyant_cli.config import BackendConfig, ServeConfig, name_for
 from clairvoyant_cli.errors import ClairvoyantError
@@ -26,15 +25,13 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Phase, RequestEnd
-from clairvoyant_cli.proxy.servers.find_servers import find_server
+from clairvoyant_cli.proxy.servers.find_servers import find_server, recognise_again
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.silence import overdue
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.job import Job
-
-log = logging.getLogger("clairvoyant")
 
 UP_EVERY_S = 5.0
 ENGINE_EVERY_S = 1.0  # for an engine with its own queue, while it has requests
@@ -79,7 +76,7 @@ class ServerLifecycle:
         self.joined(server)
         self.start(server)
         for each in self.pool:
-            each.probe_soon()  # with several servers it matters which models each has
+            each.probe_due.set()  # with several servers it matters which models each has
         self.changed(server)
         return server
 
@@ -148,16 +145,10 @@ class ServerLifecycle:
             self.share_out()
 
     async def _probe(self, server: Server) -> None:
-        status = server.status
-        was_up, server.probe_came_back = status.state == "up", False
+        was_up, server.probe_came_back = server.status.state == "up", False
         ask = AskingOnce(server.ask)
-        if await server.is_another(ask):
-            found = await recognise(server.prober, server.upstream.url, server.prefix)
-            # One that never answered as its kind does may be it all the same, as at its usual port.
-            known = (server.adapter,) if server.confirmed else (server.adapter, OTHER)
-            if found is not None and (server.guessed or found.adapter not in known):
-                server.is_now(found)
-                log.info("found %s", found)
+        await recognise_again(server, ask)
+        status = server.status
         await server.adapter.refresh(ask, status, server.local_port)
         metrics = None if server.stamps is None else server.stamps.metrics
         if metrics is not None and status.state == "up":
@@ -178,7 +169,7 @@ class ServerLifecycle:
         """Have requests wait for the servers, which are just starting, as for ones that were up before."""
         for server in self.pool:
             server.status.seen = True
-            server.probe_soon()
+            server.probe_due.set()
             self.changed(server)
 
     def changed(self, server: Server) -> None:
@@ -246,9 +237,13 @@ class ServerLifecycle:
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
             there = self.dispatcher.scheduler.fleet.servers[server.id]
-            there.cache.start_with(server.status.cache_tokens)
-            there.shared_tokens, there.model_slots = server.shared_tokens, server.status.model_slots
-            self.dispatcher.scheduler.fleet.residency.set_room(server.id, server.status.most_models)
+            status = server.status
+            there.cache.start_with(status.cache_tokens)
+            there.model_slots, there.shared_tokens = status.model_slots, inf
+            if status.shares_cache and server.slots > 1:  # what the contexts of all may have together
+                context = status.models[0].context if status.models else None
+                there.shared_tokens = context or status.overflowed_at or inf
+            self.dispatcher.scheduler.fleet.residency.set_room(server.id, status.most_models)
 
     def share_out(self) -> None:
         """Recompute the slots of all servers, and dispatch waiting requests."""
@@ -289,7 +284,8 @@ class ServerLifecycle:
                 server.status.shares_cache = True
                 server.status.overflowed_at = sum(e.dispatch.job.prompt_tokens + e.tokens for e in beside)
                 self._open_slots()
-                news = f"the KV cache that its slots share overflowed ({server.shared_tokens:,.0f} tokens)"
+                size = self.dispatcher.scheduler.fleet.servers[server.id].shared_tokens
+                news = f"the KV cache that its slots share overflowed ({size:,.0f} tokens)"
                 news += "; requests that do not fit together run one after the other from now on"
                 self.journal.event(logging.WARNING, f"{server.name}: {news}")
             if failed:
@@ -323,7 +319,7 @@ class ServerLifecycle:
         """Send a server requests again, whatever it did before."""
         server.health.withdrawn = ""
         server.health.forget()
-        server.probe_soon()
+        server.probe_due.set()
         self.share_out()
 
     def remove_idle(self) -> None:

@@ -9,13 +9,13 @@ and another is proven to continue it exactly.
 
 from collections.abc import Iterable
 from hashlib import sha256
-from operator import itemgetter
 from typing import NamedTuple
 
 from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Family, is_known
 from clairvoyant_cli.proxy.queue.exchange import AttemptEnd, Exchange
+from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.server import Server, is_under
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -100,8 +100,13 @@ class ServerPool(list[Server]):
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling: that of a server that lists it if one does."""
-        swap = [(not each.lists(parsed.model), each.loaded) for each in self if each.loaded is not None]
-        return min(swap, key=itemgetter(0))[1].affinity_of(parsed) if swap else parsed.affinity
+        first: LoadedModels | None = None
+        for server in self:
+            if server.loaded is not None:
+                if server.has(parsed.model):
+                    return server.loaded.affinity_of(parsed)
+                first = first or server.loaded
+        return parsed.affinity if first is None else first.affinity_of(parsed)
 
     def speaker(self, family: Family) -> Server:
         """Return a server that speaks a dialect; the first if none does."""
@@ -127,16 +132,19 @@ class ServerPool(list[Server]):
             [] if exchange is None else [(attempt.server_id, attempt.end) for attempt in exchange.attempts]
         )
         repeats = exchange is not None and exchange.repeats > 0
-        against = [
-            Against(
-                _model_rank(server, parsed.model, speaks=server in speak),
-                (server.id, AttemptEnd.REFUSED) in ended,
-                not server.takes_media(parsed),
-                not server.has_room(parsed),
-                repeats and ((server.id, AttemptEnd.BROKEN) in ended or not server.answers),
+        against = list[Against]()
+        for server in self:
+            model = server.offered_model(parsed.model)
+            media = None if model is None else model.media
+            against.append(
+                Against(
+                    _model_rank(server, parsed.model, speaks=server in speak),
+                    (server.id, AttemptEnd.REFUSED) in ended,
+                    media is not None and not parsed.modalities <= media,
+                    not server.has_room(parsed),
+                    repeats and ((server.id, AttemptEnd.BROKEN) in ended or not server.answers),
+                )
             )
-            for server in self
-        ]
         least = min(against)
         return [server for server, reasons in zip(self, against, strict=True) if reasons == least]
 
@@ -219,10 +227,10 @@ def _model_rank(server: Server, model: str, *, speaks: bool) -> int:
     """Rank a server by whether it `speaks` a request's dialect and has the model, the best 0. One of an
     unknown kind may speak a dialect that it is not known for.
     """
-    lists = not model or server.lists(model)
-    if lists and (speaks or server.adapter is OTHER):
+    has = server.has(model) if model else True
+    if has and (speaks or server.adapter is OTHER):
         return 0 if speaks else 1
-    return (2 if server.may_have(model) else 3) if speaks else 4
+    return (3 if has is False else 2) if speaks else 4
 
 
 def given_up(servers: Iterable[Server]) -> bool:

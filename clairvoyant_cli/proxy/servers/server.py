@@ -3,29 +3,24 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from math import inf
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clairvoyant_cli.addresses import is_loopback, same_host
-from clairvoyant_cli.backends.adapter import Adapter, Found, Status
-from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
+from clairvoyant_cli.backends.adapter import Adapter, Status
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
-from clairvoyant_cli.backends.prober import Ask, AskingOnce, Prober
+from clairvoyant_cli.backends.prober import Ask, Prober
 from clairvoyant_cli.backends.speeds import PromptCuts, Speeds
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
-from clairvoyant_cli.protocols.probes import OfferedModel, openai_models
+from clairvoyant_cli.protocols.probes import OfferedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.servers.health import Health
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.silence import Silences
 from profiles.records import Continuation, Profile
-
-UNCLEAR = (0, 401, 403, 408, 429)  # statuses that do not tell what has answered, as those from 500 on
-
 
 _URL = re.compile(
     rb"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[^/?#@:]+)(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?",
@@ -103,36 +98,6 @@ class Server:
 
     # -- what it is ------------------------------------------------------------------------------------
 
-    async def is_another(self, ask: AskingOnce) -> bool:
-        """Whether another may be at its address: it is only guessed, was away, or answers as another."""
-        if self.guessed or self.config.kind is not None:
-            return self.guessed
-        if self.status.seen and self.status.state == "down":
-            return True
-        if self.adapter is OTHER:  # which anything is: another if its models have another owner, say
-            listed = await ask(OTHER.models_path)
-            models = openai_models(listed.body) or ()
-            sign = listed.headers.get(b"server", b""), models[0].owner if models else ""
-            is_still = listed.status != 200 or not self.is_news("sign", sign) or not self.confirmed
-        else:
-            is_still = await self.adapter.is_still(ask)
-        if any(answer.status in UNCLEAR or answer.status >= 500 for answer in ask.answers.values()):
-            return False
-        # Routers pass most questions on, so they are looked for among the answers of a worker, too.
-        before = ADAPTERS[: ADAPTERS.index(self.adapter)] if self.adapter in ADAPTERS else ()
-        is_still = is_still and not [adapter for adapter in before if await adapter.is_still(ask.answered)]
-        self.confirmed = self.confirmed or is_still
-        return self.confirmed and not is_still
-
-    def is_now(self, found: Found) -> None:
-        """Take it for what answers at its address, of which nothing else is known yet."""
-        slots = found.slots or (self.status.slots if self.guessed else 1)
-        self.adapter, self.guessed, self.confirmed = found.adapter, False, False
-        self._logged.pop("", None)
-        fresh = Status(seen=self.status.seen, version=found.version, slots=slots)
-        for each in fields(Status):
-            setattr(self.status, each.name, getattr(fresh, each.name))
-
     def target_of(self, target: bytes) -> bytes:
         """Return the target of a client's request at this server: under its prefix."""
         prefix = self.prefix.encode()
@@ -203,23 +168,12 @@ class Server:
         """How many it answers at once, as far as that is known: the others wait inside it."""
         return max(self.slots, self.status.most_running) if self.stamps is not None else self.slots
 
-    @property
-    def shared_tokens(self) -> float:
-        """The tokens that the contexts of all its slots may have together."""
-        status = self.status
-        if not status.shares_cache or self.slots == 1:
-            return inf
-        return (status.models and status.models[0].context) or status.overflowed_at or inf
-
-    def probe_soon(self) -> None:
-        self.probe_due.set()
-
     def becomes(self, state: str, why: str = "") -> None:
         """Follow what a request has shown of it; one that is "down" is looked at again at once."""
         self.status.state, self.status.detail = state, why
         self.announce()
         if state == "down":
-            self.probe_soon()
+            self.probe_due.set()
 
     def began(self, status: int) -> None:
         """An answer has begun: it is up, whatever it reports."""
@@ -230,7 +184,8 @@ class Server:
 
     def announce(self) -> None:
         status = self.status
-        if self.is_news("", (status.state, self.room, self.at_once, status.models, status.offered)):
+        news = self.adapter.name, status.state, self.room, self.at_once, status.models, status.offered
+        if self.is_news("", news):
             self.changed(self)
 
     def is_news(self, about: str, news: object) -> bool:
@@ -244,29 +199,28 @@ class Server:
         """Return the one name of a model."""
         return self.adapter.known_as(self.status.aliases.get(model, model))
 
-    def lists(self, model: str) -> bool:
-        return self.status.offered is not None and self.known_as(model) in self.status.offered
+    def has(self, model: str) -> bool | None:
+        """Whether it has a model, by its list; None if it may answer for one that it does not list."""
+        offered = self.status.offered
+        if offered is not None and self.known_as(model) in offered:
+            return True
+        return None if offered is None or self.adapter.ANSWERS_ANY_MODEL else False
 
     def runs_elsewhere(self, model: str) -> bool:
         """Whether it says that a model does not run on its own hardware: requests for it need no slot."""
-        found = self._offered(model)
+        found = self.offered_model(model)
         return found is not None and found.remote
-
-    def takes_media(self, parsed: ParsedRequest) -> bool:
-        """Whether the model takes what a prompt has besides text, as far as is known."""
-        found = self._offered(parsed.model)
-        return found is None or found.media is None or parsed.modalities <= found.media
 
     def has_room(self, parsed: ParsedRequest) -> bool:
         """Whether the context has room for a prompt of about its length, as far as is known."""
         context = None if self.loaded is None else self.loaded.context_of(parsed)
         if context is None:
-            found, key = self._offered(parsed.model), self._key_of(parsed.model)
+            found, key = self.offered_model(parsed.model), self._key_of(parsed.model)
             loaded = (model.context for model in self.status.models if self._key_of(model.name) == key)
             context = next(loaded, None) or (None if found is None else found.context)
         return context is None or parsed.prompt_tokens <= context
 
-    def _offered(self, model: str) -> OfferedModel | None:
+    def offered_model(self, model: str) -> OfferedModel | None:
         """Return what it says of a model; where it has only one, of that, whatever it is called."""
         if not (offered := self.status.offered):
             return None
@@ -275,10 +229,6 @@ class Server:
             return next(iter(offered.values()))
         return found
 
-    def may_have(self, model: str) -> bool:
-        """Whether it may answer for a model that it does not list."""
-        return self.status.offered is None or self.adapter.ANSWERS_ANY_MODEL
-
     # -- what was learned of it ------------------------------------------------------------------------
 
     @property
@@ -286,11 +236,6 @@ class Server:
         """Proofs that cut answers are continued as if uncut, by model, from the preferred profile of each."""
         first = {each.served.model: each for each in reversed(self.profiles)}
         return {model: found for model, each in first.items() if (found := each.continuation) is not None}
-
-    @property
-    def known_proofs(self) -> dict[str, Continuation]:
-        """Those proofs that hold for known settings, by model."""
-        return {model: proof for model, proof in self.proofs.items() if proof.fingerprint}
 
     def continuation_of(self, model: str) -> VerifiedContinuation | None:
         """Return how it continues a cut answer of a model; None if no proof holds. A proof for another build,

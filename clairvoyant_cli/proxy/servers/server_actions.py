@@ -65,7 +65,7 @@ class ServerActions:
         able = [each for each in self.lifecycle.pool if each.adapter.SWAPS_MODELS]
         able = [each for each in able if only in (None, each.name)]
         if deed == "load":
-            able = [each for each in able if each.lists(model) or each.may_have(model)]
+            able = [each for each in able if each.has(model) is not False]
         else:
             able = [each for each in able if any(has.name == model for has in each.status.models)]
         if not able:
@@ -75,7 +75,7 @@ class ServerActions:
             answer = await server.ask(path, MODEL_TIMEOUT_S, body)
             if answer.status != 200:
                 raise RefusedError(f"{server.name} did not {deed} {model} (status {answer.status})")
-            server.probe_soon()
+            server.probe_due.set()
         return {"done": "model", "do": deed, "name": model, "backends": [server.name for server in able]}
 
     async def _add(self, table: dict[str, Any]) -> dict[str, Any]:

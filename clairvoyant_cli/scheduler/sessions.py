@@ -80,7 +80,7 @@ class Session:
     turns: int = 0
     tokens: float = 0.0  # its context, after the last answer or as expected
     read_tokens: float = 0.0  # what servers read of its prompts
-    kept_tokens: float = 0.0  # what they took from their caches
+    cached_tokens: float = 0.0  # what they took from their caches
     returns: int = 0  # of `answers`, how many were followed by another request
     answers: int = 0
     longest_gap_s: float = USUAL_GAP_S / GAP_MARGIN
@@ -118,7 +118,7 @@ class Sessions:
     advised: bool = False  # how to keep a system text unchanged was logged
     active: dict[str, Session] = field(default_factory=dict)
     read_tokens: float = 0.0
-    kept_tokens: float = 0.0
+    cached_tokens: float = 0.0
     usual_s: float = 0.0
     _mean_s: float = 0.0
     _number: int = 0
@@ -272,18 +272,18 @@ class Sessions:
                 self._count_child(session, -1)
 
     def answered(
-        self, job: Job, prompt_tokens: float, kept_tokens: float, tokens: float, *, calls_tool: bool
+        self, job: Job, prompt_tokens: float, cached_tokens: float, tokens: float, *, calls_tool: bool
     ) -> None:
         """Record an answer: the tokens of its prompt, those of them from the cache, and its own."""
-        session, read_tokens = self.known.get(job.session), max(prompt_tokens - kept_tokens, 0.0)
+        session, read_tokens = self.known.get(job.session), max(prompt_tokens - cached_tokens, 0.0)
         if session is None:
             return
         self.read_tokens += read_tokens
-        self.kept_tokens += kept_tokens
+        self.cached_tokens += cached_tokens
         session.turns += 1
         session.read_tokens += read_tokens
-        session.kept_tokens += kept_tokens
-        session.tokens = read_tokens + kept_tokens + tokens
+        session.cached_tokens += cached_tokens
+        session.tokens = read_tokens + cached_tokens + tokens
         session.calls_tool = calls_tool
         for end in (*job.prefix.parts.hashes[-1:], job.prefix.hashes[-1]):
             self._by_end[job.client, job.claimed, end] = session.id

@@ -323,7 +323,7 @@ class SnapshotBuilder:
                 session.turns,
                 session.tokens,
                 session.read_tokens,
-                session.kept_tokens,
+                session.cached_tokens,
                 now - began_s,
                 hold_left_s,
                 session.reread_tokens,
@@ -332,17 +332,17 @@ class SnapshotBuilder:
                 now - session.since_s,
                 session.calls_tool,
                 session.parent,
-                None if token_s is None else session.kept_tokens * token_s,
+                None if token_s is None else session.cached_tokens * token_s,
             )
 
         return SessionsState(
             turns=len(turns),
             parked=len(parked),
             read_tokens=sessions.read_tokens,
-            cached_tokens=sessions.kept_tokens,
+            cached_tokens=sessions.cached_tokens,
             room_tokens=sum(rooms) if rooms else None,
             listed=tuple(map(told, islice(_families(list(seen)), SESSIONS_SHOWN))),
-            saved_s=None if token_s is None else sessions.kept_tokens * token_s,
+            saved_s=None if token_s is None else sessions.cached_tokens * token_s,
         )
 
     def _predictor(self) -> PredictorState:

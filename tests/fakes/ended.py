@@ -6,7 +6,7 @@ import msgspec
 
 from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.ended import Ended, Outcome, SlotUse
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome, PromptUse, SlotUse
 from predictor.record import Prediction
 
 USE = SlotUse(
@@ -46,7 +46,6 @@ ENDED = Ended(
     thought_tokens=0,
     job_tokens=50.0,
     job_prompt_tokens=20.0,
-    job_cached_tokens=0.0,
     cost_s=3.0,
     cost_high_s=6.0,
     outcome=Outcome.COMPLETED,
@@ -63,6 +62,7 @@ ENDED = Ended(
     cuts=0,
     repeats=0,
     totals=Totals(tokens=100, prompt_tokens=20, decode_s=4.0, complete=True),
+    prompt=PromptUse(),
     tokens=100,
     length_class="short",
     counted_tokens=9,

@@ -11,7 +11,15 @@ from typing import Any
 from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, SlotUse
-from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, Reasons, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import (
+    UNREAD,
+    Attempt,
+    AttemptEnd,
+    Exchange,
+    Phase,
+    Reasons,
+    RequestEnd,
+)
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.explain import Standing
 from clairvoyant_cli.scheduler.job import Move
@@ -191,9 +199,9 @@ class RequestViews:
                     began_s = use.first_byte_s
                 elif use.worked:
                     resumed_s += use.first_byte_s - use.granted_s
-        remark, cached = exchange.remark, totals.cached_tokens
+        remark, prompt = exchange.remark, UNREAD if exchange.attempt is None else exchange.attempt.prompt
         if parsed.stabilised:
-            kept = f": {cached:,} tokens kept" if cached else ""
+            kept = f": {prompt.cached_tokens:,} tokens kept" if prompt.cached_tokens else ""
             remark = f"{remark}; " * bool(remark) + f"{parsed.stabilised}{kept}"
         return Ended(
             **JOB_OF(job),
@@ -218,7 +226,6 @@ class RequestViews:
             thought_tokens=exchange.thought_tokens,
             job_tokens=job.tokens,
             job_prompt_tokens=job.prompt_tokens,
-            job_cached_tokens=job.expected.tokens,
             outcome=end.outcome,
             status=end.status,
             ended_s=ended_s,
@@ -233,6 +240,7 @@ class RequestViews:
             cuts=len(exchange.cuts),
             repeats=len(exchange.parts) - len(exchange.cuts),
             totals=totals,
+            prompt=prompt,
             tokens=whole,
             length_class="" if whole is None else LengthClass.of(whole).value,
             counted_tokens=counted_tokens,
@@ -283,10 +291,9 @@ def finished_request(of: Ended) -> FinishedRequest:
 
 def history_row(of: Ended, policy: str, backend: str) -> Finished:
     """Return the row of an ended request in the history; one that never had a slot has that `backend`."""
-    totals, prediction = of.totals, of.prediction
-    read, cached = totals.prefilled_tokens, totals.cached_tokens
-    if read is None or cached is None:  # after a cut, and where the server counts cached tokens as read
-        read = cached = None
+    totals, prediction, prompt = of.totals, of.prediction, of.prompt
+    # Not after a cut, and not where the server counts cached tokens as read.
+    knows_both = prompt.read_tokens is not None and prompt.cached_tokens is not None
     own = {
         "request": of.id,
         "outcome": of.outcome.value,
@@ -302,8 +309,8 @@ def history_row(of: Ended, policy: str, backend: str) -> Finished:
         "decode_s": totals.decode_s,
         "prefill_s": totals.prefill_s,
         "session": f"{of.id.rpartition('-')[0]}-{of.session}" if of.session else "",
-        "read_tokens": read,
-        "cached_tokens": cached,
+        "read_tokens": prompt.read_tokens if knows_both else None,
+        "cached_tokens": prompt.cached_tokens if knows_both else None,
     }
     return Finished(**IN_HISTORY(of) | own)
 

@@ -23,6 +23,14 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
 
 
+class PromptUse(msgspec.Struct, frozen=True):
+    """How much of a prompt came from the server's KV cache, and how much was read, in tokens."""
+
+    expected_cached_tokens: float = 0.0  # by the scheduler's account, when it was sent
+    cached_tokens: int | None = None  # as the server told; None if it did not, or cannot have been right
+    read_tokens: int | None = None  # likewise
+
+
 class SlotUse(msgspec.Struct, frozen=True):
     """One use of a slot. Times are on the daemon's clock."""
 
@@ -84,7 +92,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     thought_tokens: int
     job_tokens: float  # of all its choices
     job_prompt_tokens: float
-    job_cached_tokens: float
     cost_s: float
     cost_high_s: float
 
@@ -102,7 +109,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None
     cuts: int
     repeats: int
-    totals: Totals  # as far as they are believed
+    totals: Totals
+    prompt: PromptUse
     tokens: int | None  # of the whole answer; None if it is not whole, or of unknown length
     length_class: str  # of that, "" if it is unknown
     counted_tokens: int  # from the events of the stream

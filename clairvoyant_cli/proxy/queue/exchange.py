@@ -10,10 +10,11 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import AnswerText, Totals, UsageReader
-from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
+from clairvoyant_cli.proxy.queue.ended import Ended, Outcome, PromptUse
 from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
 from predictor.record import Prediction
 
+UNREAD = PromptUse()
 Reasons = tuple[tuple[str, float], ...] | None
 
 
@@ -81,6 +82,7 @@ class Attempt:
     first_byte_s: float | None = None
     usage: UsageReader | None = None
     totals: Totals = field(default_factory=Totals)
+    prompt: PromptUse = UNREAD  # once it has ended
     end: AttemptEnd | None = None  # None while it lasts, and for the attempt that ends its request
     ended_s: float | None = None
     is_cutting: bool = False  # it will be cut at the next possible token

@@ -2,20 +2,19 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.protocols.media import Medium
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, PromptUse
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.loaded_models import asked_context
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS
 from clairvoyant_cli.scheduler.job import Estimates
 from predictor.record import Prediction
@@ -102,20 +101,20 @@ class ServiceTimes:
         if of.amount and completed and of.last is not NOWHERE:
             key = of.amount_kind, of.model
             self.seconds_per_amount.learn(key, of.principal, of.service_s / of.amount)
-        server, totals, cached = self.pool.by_id.get(of.last.server_id), of.totals, of.job_cached_tokens
+        server, totals, prompt = self.pool.by_id.get(of.last.server_id), of.totals, of.prompt
         if server is None or not totals.complete:
             return
         server.silences.answered()
         if of.cost_s and completed and not of.has_media:  # media tell nothing about text
-            unread_tokens = max(of.job_prompt_tokens - cached, 0.0)
+            unread_tokens = max(of.job_prompt_tokens - prompt.expected_cached_tokens, 0.0)
             expected = server.speeds.seconds(unread_tokens, of.job_tokens) / of.cost_s
             self.coverage.learn(of.predicted_class, of.cost_high_s * expected, of.service_s)
         decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
         if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
             decode_s = of.ended_s - of.last.first_byte_s
         # Without a number of cached tokens, Ollama counts all as read.
-        counts = totals.cached_tokens is not None or not cached
-        prefilled = totals.prefilled_tokens if counts and not of.has_media else None
+        counts = prompt.cached_tokens is not None or not prompt.expected_cached_tokens
+        prefilled = prompt.read_tokens if counts and not of.has_media else None
         server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
         # A tool's call may come in one event, however long it is.
         if of.last.events and totals.tokens and in_one_part and not totals.calls_tool:
@@ -125,24 +124,30 @@ class ServiceTimes:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer, as far as
         that can be believed.
         """
-        attempt, chain = exchange.attempt, exchange.job.prefix
-        if attempt is None or not attempt.totals.complete:
+        attempt, job = exchange.attempt, exchange.job
+        if attempt is None:
             return
         server, totals = self.pool.server_of(exchange), attempt.totals
-        if totals.cached_tokens == 0:
-            totals = attempt.totals = _believed(attempt, server)
-        if not chain:
+        attempt.prompt = prompt = _prompt_use(attempt, job.expected.tokens, server.speeds)
+        if not (totals.complete and job.prefix):
             return
         prompt_tokens = totals.prompt_tokens
         if prompt_tokens is None:
-            prompt_tokens = round(exchange.job.prompt_tokens)
+            prompt_tokens = round(job.prompt_tokens)
         elif not exchange.is_truncated:
             self._learn_prompt(exchange.asked.parsed, prompt_tokens)
+        cached_tokens: float | None = prompt.cached_tokens
+        whole_s = server.speeds.read_s(prompt_tokens)
+        if cached_tokens is None and server.speeds.prefill_tokens_per_s is not None and whole_s >= TELLING_S:
+            read_s = totals.prefill_s  # it tells by how long the rest took to read
+            if read_s is None:
+                read_s = end.at_s - attempt.granted_s - server.speeds.seconds(0.0, totals.tokens or 0)
+            cached_tokens = prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))
         news = self.pool.queue.answered(
             exchange.id,
             prompt_tokens,
             totals.tokens or 0,
-            _cached_tokens(attempt, end, server, prompt_tokens),
+            cached_tokens,
             calls_tool=totals.calls_tool,
             now=end.at_s,
         )
@@ -168,31 +173,15 @@ class ServiceTimes:
             self.tokens_per_character.learn(model, client, prompt_tokens / length)
 
 
-def _believed(attempt: Attempt, server: Server) -> Totals:
-    """Return an answer's totals, without those of its prompt if that cannot have been read in the time: some
-    servers report 0 cached tokens of a prompt that they kept.
+def _prompt_use(attempt: Attempt, expected_cached_tokens: float, speeds: Speeds) -> PromptUse:
+    """Return what an attempt's server tells of its prompt, unless that cannot have been read in the time:
+    some servers report 0 cached tokens of a prompt that they kept.
     """
     totals = attempt.totals
-    if server.speeds.prefill_tokens_per_s is None:
-        return totals
-    whole_s, read_s = server.speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
-    if read_s is None and attempt.first_byte_s is not None:
-        read_s = attempt.first_byte_s - attempt.granted_s
-    if read_s is None or whole_s < TELLING_S or read_s > READ_SHARE * whole_s:
-        return totals
-    return replace(totals, cached_tokens=None, prefilled_tokens=None)
-
-
-def _cached_tokens(attempt: Attempt, end: RequestEnd, server: Server, prompt_tokens: int) -> float | None:
-    """Return the tokens of a prompt that came from the cache, None if unknown: as reported, or else by how
-    long the rest took to read, at the server's measured speed.
-    """
-    totals, whole_s = attempt.totals, server.speeds.read_s(prompt_tokens)
-    if totals.cached_tokens is not None:
-        return totals.cached_tokens
-    if server.speeds.prefill_tokens_per_s is None or whole_s < TELLING_S:
-        return None
-    read_s = totals.prefill_s
-    if read_s is None:
-        read_s = end.at_s - attempt.granted_s - server.speeds.seconds(0.0, totals.tokens or 0)
-    return prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))
+    if totals.complete and totals.cached_tokens == 0 and speeds.prefill_tokens_per_s is not None:
+        whole_s, read_s = speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
+        if read_s is None and attempt.first_byte_s is not None:
+            read_s = attempt.first_byte_s - attempt.granted_s
+        if read_s is not None and whole_s >= TELLING_S and read_s <= READ_SHARE * whole_s:
+            return PromptUse(expected_cached_tokens)
+    return PromptUse(expected_cached_tokens, totals.cached_tokens, totals.prefilled_tokens)

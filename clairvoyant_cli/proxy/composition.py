@@ -164,7 +164,7 @@ class Daemon:
         refusals = self.refusals = Refusals(pool, journal, config.overload_status, self.truncations)
         self.resubmissions = Resubmissions(not config.no_keep_place)
         self.preemption = Preemption(dispatcher, pool, operation, journal, spawn, which=config.preempt)
-        self.annotation = Annotation(pool, operation, access, journal.at, say)
+        self.annotation = Annotation(pool, operation, access, journal.at)
         self.admission: Admission = Admission(
             access=access,
             pool=pool,
@@ -235,7 +235,6 @@ class Daemon:
         self.changed = Callbacks(
             self.lifecycle.remove_idle,  # first: without a server the queue is another
             self.preemption.decide_soon,
-            self.annotation.log_order,
             stats.compare,
             self.snapshots.backlog.look,
             lambda: self.control.changes.note(),  # dashboards are told once all of this is in the state

@@ -470,5 +470,7 @@ async def test_an_engine_that_another_replaced_gets_the_order_in_its_way(
             await until(daemon, lambda now: (now.backends[0].state, now.backends[0].kind) == wanted)  # noqa: B023
             if engine:
                 assert (await client.ask(post(CHAT, chat("Hello")))).status == 200
+        logged = [each.text for each in daemon.snapshot().log]
     assert [b"priority" in each.body for each in asked] == [True, False, False]
+    assert all(logged)  # of an engine that is down no order is logged
     assert asked[2].value("x-dynamo-request-priority") is not None

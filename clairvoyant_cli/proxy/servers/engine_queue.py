@@ -154,14 +154,12 @@ MIN_COST_S = 1e-3
 
 @dataclass(slots=True)
 class Annotation:
-    """Stamps requests. `dated` converts the daemon's clock to epoch seconds; `say` logs an event."""
+    """Stamps requests. `dated` converts the daemon's clock to epoch seconds."""
 
     pool: ServerPool
     operation: Operation
     access: Access
     dated: Callable[[float], float]
-    say: Callable[[int, str], None]
-    _logged: dict[str, str] = field(default_factory=dict)
     _mean: float = 1.0
     _log_middle: float = 0.0
     _stamped: int = USUAL_FOR
@@ -172,24 +170,17 @@ class Annotation:
         """Return why a request may not go to one of these servers, or cannot be stamped there; None if it
         may. One that is not `whole` is stamped as it is, and looked through while it is sent.
         """
-        stamps = [each.stamps for each in able if each.stamps is not None]
+        stamps, in_body = False, False
+        for server in able:
+            if (priority := server.stamps) is not None:
+                stamps = True
+                in_body = in_body or (not priority.headers and route.shape in priority.shapes)
         if not stamps or self.access.clients.rules_of(client).engine_priority:
             return None
         if parsed.ranks_itself:
             return SET_HERE
-        in_body = any(not each.headers and route.shape in each.shapes for each in stamps)
         unseen = parsed.ranks_itself is None or (in_body and not parsed.opening)
         return UNREADABLE if whole and unseen else None
-
-    def log_order(self) -> None:
-        """Log how requests to each server are ordered, whenever that changes."""
-        for server in self.pool:
-            if server.annotate == "off":
-                continue
-            news = _news(server)
-            if self._logged.get(server.name, "") != news:
-                self._logged[server.name] = news
-                self.say(logging.INFO, news)
 
     def stamp(self, exchange: Exchange, attempt: Attempt, server: Server, head: RequestHead) -> Stamp | None:
         """Return what is put into a request for a server; None if it goes as it is."""
@@ -245,10 +236,10 @@ def _in_headers(priority: Priority, number: int, job: Job, head: RequestHead) ->
     return headers
 
 
-def _news(server: Server) -> str:
-    """Return how requests to a server are ordered, "" if there is nothing to report."""
+def order_at(server: Server) -> str:
+    """Return how requests to a server are ordered, for the log; "" if there is nothing to report."""
     name, priority, heeding = server.name, server.adapter.PRIORITY, server.status.heeding
-    if server.status.state in ("unknown", "down"):
+    if server.annotate == "off" or server.status.state in ("unknown", "down"):
         return ""
     if priority is None:
         return f"{name} has no priority queue: requests wait here" if server.annotate == "on" else ""

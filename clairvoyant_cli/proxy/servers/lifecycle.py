@@ -25,6 +25,7 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange, OutageError, Phase, RequestEnd
+from clairvoyant_cli.proxy.servers.engine_queue import order_at
 from clairvoyant_cli.proxy.servers.find_servers import find_server, recognise_again
 from clairvoyant_cli.proxy.servers.loaded_models import LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -187,6 +188,8 @@ class ServerLifecycle:
         # Models come and go far more often, and have a panel of their own.
         if server.is_news("state", news) and status.state != "unknown":
             self.journal.event(logging.INFO, news)
+        if (order := order_at(server)) and server.is_news("order", order):
+            self.journal.event(logging.INFO, order)
         if (server.loaded is None) is server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._follow_swapping(server)
         if server.loaded is not None:

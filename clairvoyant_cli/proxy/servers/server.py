@@ -184,8 +184,8 @@ class Server:
 
     def announce(self) -> None:
         status = self.status
-        news = self.adapter.name, status.state, self.room, self.at_once, status.models, status.offered
-        if self.is_news("", news):
+        has = status.models, status.offered
+        if self.is_news("", (self.adapter.name, status.state, self.room, self.at_once, status.heeding, *has)):
             self.changed(self)
 
     def is_news(self, about: str, news: object) -> bool:

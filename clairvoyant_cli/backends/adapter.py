@@ -217,6 +217,8 @@ class Adapter:
 
     def route_of(self, method: bytes, path: str) -> Route:
         """Return what a request is."""
+        if method == b"POST" and path in self.routes:
+            return self.routes[path]
         path = unescaped(path)
         route = self.routes.get(plainly_spelled(path)) if method == b"POST" else None
         return route or Route(self.family_of(path), Work.PASS, Shape.OPAQUE)

@@ -34,13 +34,13 @@ class Speeds:
         self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
     ) -> None:
         """Learn from one answer; small samples measure timers rather than speed, and are skipped."""
-        if tokens and tokens >= MIN_TOKENS and (rate := decode_rate(tokens, decode_s)) is not None:
+        if tokens and tokens >= MIN_TOKENS and (rate := rate_of(tokens, decode_s)) is not None:
             self.slowdown = min(max(1.0, (self.decode_tokens_per_s or rate) / rate), MAX_SLOWDOWN)
             if not self.frozen:
                 self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, rate, self.measured[0])
         if self.frozen or not prefilled or prefilled < MIN_PREFILLED:
             return
-        if (rate := _rate(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)) is not None:
+        if (rate := rate_of(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)) is not None:
             self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, rate, self.measured[1])
 
     def learn_events(self, tokens: int, events: int) -> None:
@@ -58,21 +58,19 @@ class Speeds:
         return tokens / (self.prefill_tokens_per_s or ASSUMED_PREFILL_TOKENS_PER_S)
 
 
-def decode_rate(tokens: float | None, decode_s: float | None) -> float | None:
+def rate_of(
+    tokens: float | None, taken_s: float | None, fastest: float = FASTEST_DECODE_TOKENS_PER_S
+) -> float | None:
     """Return the tokens a second of an answer; None where that is unknown, or no machine's speed."""
-    return _rate(tokens, decode_s, FASTEST_DECODE_TOKENS_PER_S)
+    if not tokens or not taken_s:
+        return None
+    rate = tokens / taken_s
+    return rate if SLOWEST_TOKENS_PER_S <= rate <= fastest else None
 
 
 def near(rate: float, known: float | None) -> float:
     """Return a rate, or what is nearest to it within `MAX_AT_ONCE` of what is known."""
     return rate if known is None else min(max(rate, known / MAX_AT_ONCE), known * MAX_AT_ONCE)
-
-
-def _rate(tokens: float | None, taken_s: float | None, fastest: float) -> float | None:
-    if not tokens or not taken_s:
-        return None
-    rate = tokens / taken_s
-    return rate if SLOWEST_TOKENS_PER_S <= rate <= fastest else None
 
 
 def _mean(old: float | None, new: float, measured: float | None, weight: float = 0.2) -> float:

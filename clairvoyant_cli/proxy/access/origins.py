@@ -116,6 +116,7 @@ def origin_patterns(given: Iterable[str]) -> tuple[re.Pattern[str], ...]:
     return tuple(patterns)
 
 
+@lru_cache(maxsize=256)
 def host_name(host: str) -> str | None:
     """Return the name or address in a Host header, in lower case; None if it is malformed."""
     found = HOST.fullmatch(host)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from clairvoyant_cli.backends.speeds import decode_rate
+from clairvoyant_cli.backends.speeds import rate_of
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
@@ -229,7 +229,7 @@ class StateSaver:
         learner = memory.learner
         if of.interactive:  # a background job's wait is no drift
             learner.judge(of.tokens, of.sojourn_s, of.prediction.p_long)
-        rate = decode_rate(of.tokens, of.totals.decode_s)
+        rate = rate_of(of.tokens, of.totals.decode_s)
         if not self.freeze and rate is not None:
             learner.learn_speed(of.model, of.tokens, rate)
         self._answered = memory, of.model

@@ -235,4 +235,10 @@ def _model_rank(server: Server, model: str, *, speaks: bool) -> int:
 
 def given_up(servers: Iterable[Server]) -> bool:
     """Whether all of these servers that were ever up have been away for longer than the outage grace."""
-    return {server.health.given_up for server in servers if server.status.seen} == {True}
+    any_seen = False
+    for server in servers:
+        if server.status.seen:
+            any_seen = True
+            if not server.health.given_up:
+                return False
+    return any_seen

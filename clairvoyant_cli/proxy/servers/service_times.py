@@ -78,18 +78,21 @@ class ServiceTimes:
         """Return what the scheduler orders a request by, given the prediction of its length: service times
         are those on the fastest server that is up, in seconds.
         """
-        speeds = [server.speeds for server in self.pool if not server.away]
-        speeds = speeds or [server.speeds for server in self.pool]
+        servers = [server for server in self.pool if not server.away] or self.pool
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
         if parsed.amount_kind:
             key = (parsed.amount_kind, parsed.model)
             if (seconds := self.seconds_per_amount.get(key, parsed.client)) is not None:
-                tokens = tokens_q90 = seconds * parsed.amount / min(each.seconds(0.0, 1.0) for each in speeds)
-        high_s = min([each.seconds(prompt_tokens, tokens_q90) for each in speeds])
+                token_s = min(server.speeds.seconds(0.0, 1.0) for server in servers)
+                tokens = tokens_q90 = seconds * parsed.amount / token_s
+        cost_s = high_s = inf
+        for server in servers:
+            cost_s = min(cost_s, server.speeds.seconds(prompt_tokens, tokens))
+            high_s = min(high_s, server.speeds.seconds(prompt_tokens, tokens_q90))
         return Estimates(
             p_long=prediction.p_long,
-            cost_s=min([each.seconds(prompt_tokens, tokens) for each in speeds]),
+            cost_s=cost_s,
             cost_high_s=self.coverage.corrected(prediction.length_class.value, high_s),
             tokens=tokens,
             tokens_q90=tokens_q90,

@@ -277,13 +277,14 @@ class ServerLifecycle:
         """Count a success or failure towards the health of the server that answered; learn from an overflow
         of its KV cache that its slots share it.
         """
-        if exchange.attempt is not None:
-            server, usage = self.pool.server_of(exchange), exchange.attempt.usage
-            refused = 400 <= end.status < 500  # the request's fault, not the server's
-            failed = end.outcome is Outcome.UPSTREAM_ERROR and not refused
-            overflow = end.outcome is Outcome.UPSTREAM_ERROR and usage is not None and usage.holds(OVERFLOW)
+        attempt = exchange.attempt
+        if attempt is None or end.outcome not in (Outcome.COMPLETED, Outcome.UPSTREAM_ERROR):
+            return
+        server = self.pool.server_of(exchange)
+        failed = end.outcome is Outcome.UPSTREAM_ERROR
+        if failed and attempt.usage is not None and attempt.usage.holds(OVERFLOW):
             beside = self.dispatcher.attempts_on(server.id)
-            if overflow and not server.status.shares_cache and len(beside) > 1:
+            if not server.status.shares_cache and len(beside) > 1:
                 server.status.shares_cache = True
                 server.status.overflowed_at = sum(e.dispatch.job.prompt_tokens + e.tokens for e in beside)
                 self._open_slots()
@@ -291,11 +292,10 @@ class ServerLifecycle:
                 news = f"the KV cache that its slots share overflowed ({size:,.0f} tokens)"
                 news += "; requests that do not fit together run one after the other from now on"
                 self.journal.event(logging.WARNING, f"{server.name}: {news}")
-            if failed:
-                if server.health.failed():
-                    self._open_slots()
-            elif end.outcome in (Outcome.COMPLETED, Outcome.UPSTREAM_ERROR):
-                server.health.failures = 0
+        if not failed or 400 <= end.status < 500:  # which is the request's fault, not the server's
+            server.health.failures = 0
+        elif server.health.failed():
+            self._open_slots()
 
     def outlasted(self, server: Server) -> None:
         """Refuse the requests that wait for a server which is away for longer than the outage grace."""

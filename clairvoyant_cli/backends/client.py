@@ -53,7 +53,7 @@ class TimedAnswer:
     first_tokens: int = 0
     told_tokens: int | None = None
     prompt_tokens: int = 0
-    prefilled_tokens: int | None = None
+    read_tokens: int | None = None
     told_decode_s: float | None = None
     told_prefill_s: float | None = None
     load_s: float | None = None
@@ -64,7 +64,7 @@ class TimedAnswer:
         self.capped = self.capped or piece.capped
         self.told_tokens = told.tokens or self.told_tokens
         self.prompt_tokens = told.prompt_tokens or self.prompt_tokens
-        self.prefilled_tokens = told.prefilled_tokens or self.prefilled_tokens
+        self.read_tokens = told.read_tokens or self.read_tokens
         self.told_decode_s = told.decode_s or self.told_decode_s
         self.told_prefill_s = told.prefill_s or self.told_prefill_s
         self.load_s = told.load_s or self.load_s
@@ -94,7 +94,7 @@ class TimedAnswer:
     @property
     def prefill_tokens_per_s(self) -> float | None:
         """Prompt tokens per second as the server told; None if it did not, or came out of its cache."""
-        read = self.prefilled_tokens or 0
+        read = self.read_tokens or 0
         if self.told_prefill_s and read >= max(16, self.prompt_tokens / 2):
             return read / self.told_prefill_s
         return None

@@ -242,7 +242,7 @@ class SelfTest:
             if answer.decode_tokens_per_s is None:
                 raise ClairvoyantError("its answers are too short to tell its speed")
             progress.decode_tokens_per_s = answer.decode_tokens_per_s
-            server.speeds.learn(read.tokens, read.told_decode_s, read.prefilled_tokens, read.told_prefill_s)
+            server.speeds.learn(read.tokens, read.told_decode_s, read.read_tokens, read.told_prefill_s)
         elif test.prover is None:
             prover = Prover(client, server.slots, progress.decode_tokens_per_s, progress)
             await prover.look()

@@ -83,7 +83,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("completion_tokens", "output_tokens"),
     ),
     "prompt_tokens": ("tokens_evaluated", "prompt_eval_count", "prompt_tokens"),
-    "prefilled_tokens": ("prompt_n",),
+    "read_tokens": ("prompt_n",),
     "decode_s": ("predicted_ms", "eval_duration"),
     "prefill_s": ("prompt_ms", "prompt_eval_duration"),
     "load_s": ("load_duration",),
@@ -126,8 +126,8 @@ class Totals:
     decode_s: float | None = None
     prefill_s: float | None = None
     load_s: float | None = None
-    prefilled_tokens: int | None = None
-    cached_tokens: int | None = None
+    read_tokens: int | None = None  # of the prompt, those that were not in the KV cache
+    cached_tokens: int | None = None  # of the prompt, those that were
     calls_tool: bool = False
     complete: bool = False  # not for a stream without its closing event, or with an error
     error: bool = False
@@ -142,7 +142,7 @@ class Totals:
             prompt_tokens=None if self.prompt_tokens is None else max(1, self.prompt_tokens - earlier.reread),
             decode_s=None if self.decode_s is None else self.decode_s + earlier.decode_s,
             prefill_s=None,
-            prefilled_tokens=None,
+            read_tokens=None,
         )
 
 
@@ -245,9 +245,9 @@ def _totals_in(lines: Iterable[bytes]) -> dict[str, Any]:
         totals |= _totals_of(_numbers_in(event))
     prompt, cached = totals.get("prompt_tokens"), totals.get("cached_tokens")
     if prompt and cached is not None:
-        totals.setdefault("prefilled_tokens", max(1, prompt - cached))
-    elif cached is not None and "prefilled_tokens" in totals:
-        totals["prompt_tokens"] = cached + totals["prefilled_tokens"]
+        totals.setdefault("read_tokens", max(1, prompt - cached))
+    elif cached is not None and "read_tokens" in totals:
+        totals["prompt_tokens"] = cached + totals["read_tokens"]
     return totals
 
 
@@ -283,7 +283,7 @@ def _totals_of(counts: dict[str, int | float]) -> dict[str, int | float]:
         found.setdefault("prompt_tokens", prompt)
     if read := counts.get("prompt_eval_count"):
         # Recent versions of Ollama count cached tokens as read, too.
-        found.setdefault("prefilled_tokens", max(1, read - counts.get("prompt_eval_cached_count", 0)))
+        found.setdefault("read_tokens", max(1, read - counts.get("prompt_eval_cached_count", 0)))
     for name in CACHED_TOKENS:
         if name in counts:
             found.setdefault("cached_tokens", counts[name])

@@ -269,7 +269,7 @@ def test_of_an_endless_stream_the_end_is_held() -> None:
 
 def test_speeds_are_in_seconds() -> None:
     got = totals(NDJSON, json.dumps(OLLAMA_END).encode() + b"\n")
-    assert (got.decode_s, got.prefilled_tokens) == (3.0, 5)
+    assert (got.decode_s, got.read_tokens) == (3.0, 5)
     got = totals(SSE, events({"stop": True} | TIMINGS, "[DONE]"))
     assert (got.decode_s, got.prefill_s, got.tokens) == (3.0, 0.5, 9)
 
@@ -322,4 +322,4 @@ def test_what_came_from_the_cache_is_read(
     answer: dict[str, Any], prompt: int, cached: int | None, read: int | None
 ) -> None:
     totals = totals_in_event(json.dumps(answer).encode())
-    assert (totals.prompt_tokens, totals.cached_tokens, totals.prefilled_tokens) == (prompt, cached, read)
+    assert (totals.prompt_tokens, totals.cached_tokens, totals.read_tokens) == (prompt, cached, read)

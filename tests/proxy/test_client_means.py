@@ -45,7 +45,7 @@ class Asker:
         assert exchange.attempt is not None
         exchange.attempt.totals = Totals(
             prompt_tokens=tokens,
-            prefilled_tokens=tokens,
+            read_tokens=tokens,
             prefill_s=9.0,
             tokens=20,
             decode_s=0.5,

@@ -369,9 +369,9 @@ class Preemption:
         if exchange.has_begun:
             # Ollama counts the whole prompt as read since June 2026; only later versions report what was
             # cached.
-            tells = totals.prefill_s is not None and totals.prefilled_tokens != totals.prompt_tokens
+            tells = totals.prefill_s is not None and totals.read_tokens != totals.prompt_tokens
             self.journal.counts["recomputed_tokens"] += (
-                tells and totals.prefilled_tokens
+                tells and totals.read_tokens
             ) or attempt.reread_tokens
         return totals.after(exchange.splice.earlier)
 

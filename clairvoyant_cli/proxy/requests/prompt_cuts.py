@@ -58,7 +58,7 @@ def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Ser
     tokens = totals.prompt_tokens or round(job.prompt_tokens)
     took_s = totals.prefill_s or (until_s - attempt.granted_s if streamed else None)
     whole_s = server.speeds.read_s(tokens)
-    counts = totals.prompt_tokens, totals.prefilled_tokens
+    counts = totals.prompt_tokens, totals.read_tokens
     if (share := share_found(read_s, whole_s, took_s, *counts, job.saved_s)) is None:
         return 0
     server.prompts.found(share)
@@ -70,7 +70,7 @@ def share_found(
     prompt_s: float,
     took_s: float | None,
     prompt_tokens: int | None,
-    prefilled_tokens: int | None,
+    read_tokens: int | None,
     saved_s: float = 0.0,
 ) -> float | None:
     """Return the share of what was read before a cut that was found again; None if that cannot be told.
@@ -79,8 +79,8 @@ def share_found(
     cached from the start. Where the server reports fewer prefilled tokens than the prompt has, these tell; a
     count of all may mean that none was found or that it counts in this way.
     """
-    if prompt_tokens and prefilled_tokens and prefilled_tokens < prompt_tokens and prompt_s > 0.0:
-        return ((1.0 - prefilled_tokens / prompt_tokens) * prompt_s - saved_s) / read_s
+    if prompt_tokens and read_tokens and read_tokens < prompt_tokens and prompt_s > 0.0:
+        return ((1.0 - read_tokens / prompt_tokens) * prompt_s - saved_s) / read_s
     if took_s is None or read_s < MIN_SHARE * prompt_s:
         return None
     return (prompt_s - saved_s - took_s) / read_s

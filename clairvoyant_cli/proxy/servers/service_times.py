@@ -187,4 +187,4 @@ def _prompt_use(attempt: Attempt, expected_cached_tokens: float, speeds: Speeds)
             read_s = attempt.first_byte_s - attempt.granted_s
         if read_s is not None and whole_s >= TELLING_S and read_s <= READ_SHARE * whole_s:
             return PromptUse(expected_cached_tokens)
-    return PromptUse(expected_cached_tokens, totals.cached_tokens, totals.prefilled_tokens)
+    return PromptUse(expected_cached_tokens, totals.cached_tokens, totals.read_tokens)

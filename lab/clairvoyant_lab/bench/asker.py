@@ -97,7 +97,7 @@ class Asker:
             if self.keeps_words:
                 call.text += piece.words
             call.prompt_tokens = piece.totals.prompt_tokens or call.prompt_tokens
-            call.read_tokens = piece.totals.prefilled_tokens or call.read_tokens
+            call.read_tokens = piece.totals.read_tokens or call.read_tokens
             call.tokens = piece.totals.tokens or call.tokens + piece.text
         if not done and call.error is None:
             call.error = "the answer broke off"

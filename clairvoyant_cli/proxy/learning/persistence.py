@@ -60,10 +60,9 @@ class Persistence(Protocol):
 
 @dataclass(slots=True)
 class ServerMemory:
-    """The profiles of one server, the one in use, and what was learned since."""
+    """What was learned of one server since its profiles were measured, and the profile in use."""
 
     server: Server
-    profiles: Sequence[Profile]
     learner: Learner
     used: Profile | None = None
     followed: tuple[LoadedModel, ...] = ()
@@ -74,13 +73,13 @@ class ServerMemory:
 
     def take(self, profiles: Sequence[Profile]) -> None:
         """Change the profiles; what was learned under those that stay is kept."""
-        self.profiles = self.server.profiles = profiles
+        self.server.profiles = profiles
         self.learner = Learner(profiles, self.learner.learned)
         self.followed = ()
 
     def forget(self) -> None:
         """Drop what was learned; the profiles stay."""
-        self.learner = Learner(self.profiles, Learned())
+        self.learner = Learner(self.server.profiles, Learned())
         self.followed = ()
 
 
@@ -145,14 +144,14 @@ class StateSaver:
 
     def _remember(self, server: Server, profiles: Sequence[Profile], learned: Learned) -> ServerMemory:
         server.profiles = profiles
-        memory = self._memories[server.id] = ServerMemory(server, profiles, Learner(profiles, learned))
+        memory = self._memories[server.id] = ServerMemory(server, Learner(profiles, learned))
         return memory
 
     def _take_up(self, memory: ServerMemory) -> None:
         memory.server.speeds.frozen = self.freeze
         self._set_cache_size(memory)
-        if memory.profiles:
-            self._use(memory, memory.profiles[0])
+        if memory.server.profiles:
+            self._use(memory, memory.server.profiles[0])
         else:
             self._say(memory, "no matching profile, using defaults; measure one: clairvoyant calibrate")
 
@@ -176,7 +175,7 @@ class StateSaver:
         for server in list(self._pool):
             profiles = await asyncio.to_thread(self._profiles_of, server)
             memory = self._memories.get(server.id)
-            if memory is None or list(profiles) == list(memory.profiles):
+            if memory is None or list(profiles) == list(server.profiles):
                 continue
             memory.take(profiles)
             await self.lifecycle.see_settings(server)  # a proof holds for known settings only

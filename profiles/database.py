@@ -2,11 +2,12 @@
 
 Rule 1: the file and SQLite's two files beside it have mode 0600.
 Rule 2: an unusable file is left as it is; only the daemon renames a damaged one (`set_aside`).
-Rule 3: a database of another application is never opened, one of another version never changed; readers
-open read-only.
+Rule 3: a database of another application is never opened, one of a later version never changed; readers
+open read-only. One of an earlier version is converted by whoever opens it first (see `open_database`).
 Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 """
 
+import logging
 import os
 import re
 import sqlite3
@@ -20,10 +21,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from profiles.schema import INDEX, SCHEMA_VERSION, create_tables
+from profiles.schema import INDEX, OLDEST_VERSION, SCHEMA_VERSION, convert_tables, create_tables, product
+
+log = logging.getLogger("clairvoyant")
 
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
+CONVERSION_S = 300.0  # how long another process may take to convert a large file
+COPY_KEPT_S = 86_400.0  # how long the copy from before a conversion is kept
+OVERWRITTEN_BYTES = 1 << 20  # at once
 RETRY_S = 0.005
 
 MARK = INDEX.encode()
@@ -31,6 +37,7 @@ MARK = INDEX.encode()
 
 FIRST_BYTES = 1 << 18  # where `MARK` is found: SQLite stores the schema first
 NOTHING_YET = "nothing is recorded yet in {}; run: clairvoyant serve"
+DAMAGED = "{} is damaged; start clairvoyant serve, which renames it and creates an empty one"
 MAGIC = b"SQLite format 3\0"
 
 
@@ -74,14 +81,14 @@ def explanation(path: Path, error: Exception) -> str:
     """Return one line with the problem of a file and its remedy."""
     text = str(error)
     if is_damage(error) or text.startswith("no such "):
-        return f"{path} is damaged; start clairvoyant serve, which renames it and creates an empty one"
+        return DAMAGED.format(path)
     if "full" in text or getattr(error, "errno", None) == 28:
         return f"the disk of {path} is full; free some space, or choose another path with --db"
     if "locked" in text or "busy" in text:
         if not _has_locks(path.resolve().parent):
             return f"{path} is on a file system without locks; choose another path with --db or {VARIABLE}"
         return f"{path} is locked by another process; try again, or stop that process"
-    if "readonly" in text or "unable to open" in text or isinstance(error, OSError):
+    if any(word in text for word in ("readonly", "unable to open", "disk I/O")) or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or text
         return f"cannot use {path} ({why}); choose another path with --db or {VARIABLE}"
     return f"{path}: {text}"
@@ -108,8 +115,10 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
     """Open the database for writing; create its tables in an empty one. Any thread may use the connection,
     one at a time.
 
-    Raises ProfilesError for a file of another application or version, or an unwritable path, and for a
-    missing file if not `create`; DamagedError for a damaged file.
+    A file of an earlier version is copied to NAME.SCHEMA and converted in one transaction: it has the old
+    schema or the new one, whatever stops this. Raises ProfilesError for a file of another application or a
+    later version, or an unwritable path, and for a missing file if not `create`; DamagedError for a damaged
+    file.
     """
     with _found(path, create=create):
         if create:
@@ -118,8 +127,8 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
                 os.close(os.open(path.resolve(), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = _connect(path, "rw")
         with _closed_on_error(connection):
-            if _is_empty(connection, path):
-                _create(connection, path)
+            if (version := _version(connection, path)) != SCHEMA_VERSION:
+                _bring_up_to_date(connection, path, version)
     return connection
 
 
@@ -129,8 +138,13 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     with _found(path, create=False):
         connection = _connect(path, "ro")
         with _closed_on_error(connection):
-            if _is_empty(connection, path):
+            version = _version(connection, path)
+            if version == 0:
                 raise ProfilesError(NOTHING_YET.format(path))
+        if version != SCHEMA_VERSION:
+            connection.close()
+            open_database(path, create=False).close()
+            connection = _connect(path, "ro")
     with closing(connection), explained(path):
         yield connection
 
@@ -230,15 +244,19 @@ def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.resolve().parent, os.W_OK)
+
+
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+    if not _is_writable(path):
         # Nobody can write it, so SQLite needs no locks.
         mode = "ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     with _closed_on_error(connection):
         connection.execute("PRAGMA foreign_keys = ON")
-        _is_empty(connection, path)  # before anything is changed: it rejects other versions
+        _version(connection, path)  # before anything is changed: it rejects what cannot be used
         if mode == "rw":
             _keep_a_log(connection, path.resolve().parent)
             # In WAL mode, NORMAL survives a killed process and commits without waiting for the disk.
@@ -264,25 +282,102 @@ def _keep_a_log(connection: sqlite3.Connection, folder: Path) -> None:
             return
 
 
-def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the database has no tables; ProfilesError if they are those of another version."""
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the schema of the database, 0 if it has no tables; an error if it cannot be used."""
     version, tables = connection.execute(
         "SELECT user_version, (SELECT COUNT(*) FROM sqlite_master) FROM pragma_user_version"
     ).fetchone()
-    if version != (SCHEMA_VERSION if tables else 0):
+    if version > SCHEMA_VERSION:
+        raise ProfilesError(_written_later(connection, path, version))
+    if (tables or version) and version < OLDEST_VERSION:
+        raise DamagedError(DAMAGED.format(path))
+    return int(version)
+
+
+def _written_later(connection: sqlite3.Connection, path: Path, version: int) -> str:
+    writer = "a later version of clairvoyant"
+    with suppress(sqlite3.Error):
+        for (product_then,) in connection.execute(
+            "SELECT product FROM versions ORDER BY schema DESC LIMIT 1"
+        ):
+            writer = f"clairvoyant {product_then}"
+    older = [each for each in copies(path) if int(each.suffix[1:]) <= SCHEMA_VERSION]
+    back = f"the copy from before the upgrade, with --db {older[-1]}" if older else "another file with --db"
+    return (
+        f"{path} was written by {writer} (schema {version}), and this is {product()} (schema "
+        f"{SCHEMA_VERSION}); install that version again, or choose {back}"
+    )
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, path: Path, before: int) -> None:
+    """Create the tables, or convert those of an earlier version, unless another process has been first."""
+    if before and not _is_writable(path):
         raise ProfilesError(
-            f"{path} was written by another version of clairvoyant (schema {version}, this one has "
-            f"{SCHEMA_VERSION}); move it away or delete it, or choose another file with --db"
+            f"{path} has the schema of an earlier version and is read-only; "
+            "copy it to a folder that can be written, and choose the copy with --db"
         )
-    return not tables
-
-
-def _create(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {CONVERSION_S * 1000:.0f}")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_empty(connection, path):  # another process may have been first
+        before = _version(connection, path)
+        if before == 0:
             create_tables(connection)
-    except BaseException:
+        elif before != SCHEMA_VERSION:
+            copy = _copy(path.resolve(), before)
+            convert_tables(connection, before)
+    except BaseException as error:
         connection.rollback()
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # a table or column is missing
+            raise DamagedError(DAMAGED.format(path)) from error
         raise
     connection.commit()
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
+    if 0 < before < SCHEMA_VERSION:
+        log.info("%s converted from schema %d to %d; a day's copy: %s", path, before, SCHEMA_VERSION, copy)
+
+
+def _copy(path: Path, version: int) -> Path:
+    """Copy the database as it is to NAME.VERSION and return that path; a part is never left under it."""
+    copy, part = Path(f"{path}.{version}"), Path(f"{path}.{version}.part")
+    part.unlink(missing_ok=True)  # of a process that was killed: others wait for the caller's lock
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        source = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        with closing(source), closing(sqlite3.connect(part)) as target:
+            target.execute("PRAGMA journal_mode = OFF")
+            source.backup(target)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(copy)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+def copies(path: Path) -> list[Path]:
+    """Return the copies from before conversions of a database, the latest last."""
+    path = path.resolve()
+    name = re.compile(rf"{re.escape(path.name)}\.(\d+)")
+    found = [(int(kept[1]), each) for each in path.parent.iterdir() if (kept := name.fullmatch(each.name))]
+    return [copy for _, copy in sorted(found)]
+
+
+def remove_copies(connection: sqlite3.Connection, path: Path, *, kept_s: float = COPY_KEPT_S) -> None:
+    """Overwrite and remove the copies of a database that was converted `kept_s` ago. One that was written to
+    since is somebody's database.
+    """
+    converted_at = connection.execute("SELECT MAX(at) FROM versions").fetchone()[0] or 0.0
+    if converted_at > time.time() - kept_s:
+        return
+    for copy in copies(path):
+        if copy.stat().st_mtime <= converted_at and not Path(f"{copy}-wal").exists():
+            overwrite(copy)
+
+
+def overwrite(path: Path) -> None:
+    """Overwrite a file and remove it, so that nothing of it remains on most disks."""
+    with path.open("r+b", buffering=0) as file:
+        for _ in range(0, path.stat().st_size, OVERWRITTEN_BYTES):
+            file.write(bytes(OVERWRITTEN_BYTES))
+    path.unlink()

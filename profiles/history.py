@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.database import ProfilesError, explained, open_database, set_aside_files
+from profiles.database import (
+    ProfilesError,
+    explained,
+    open_database,
+    overwrite,
+    remove_copies,
+    set_aside_files,
+)
 from profiles.percentiles import percentile
 from profiles.records import Finished
-from profiles.schema import COLUMNS, KINDS
+from profiles.schema import CLIENT, COLUMNS, KINDS
 from profiles.states import client_hash, drop_states, note_forgetting, salt
-from profiles.writer import CLIENT
 
 log = logging.getLogger("clairvoyant")
 
@@ -209,23 +215,19 @@ class Erased:
     last_at: float = 0.0
 
 
-OVERWRITTEN_BYTES = 1 << 20  # at once
-
-
 def forget(path: Path, span: Span, *, states: bool) -> Erased:
     """Erase the requests of a span by their recorded times, and learned states if `states`.
 
     Nothing of it remains in the file or its log: deleted data is overwritten, the file rebuilt and the log
     emptied. ProfilesError if another process prevents that. A running daemon does not write it again.
-    Damaged databases that were set aside are removed with all requests; a span cannot be erased in them.
+    Damaged databases that were set aside are removed with all requests; a span cannot be erased in them. The
+    copy from before a conversion is removed with any.
     """
     with closing(open_database(path, create=False)) as connection, explained(path):
         if span == Span():
             for aside in set_aside_files(path):
-                with aside.open("r+b", buffering=0) as file:
-                    for _ in range(0, aside.stat().st_size, OVERWRITTEN_BYTES):
-                        file.write(bytes(OVERWRITTEN_BYTES))
-                aside.unlink()
+                overwrite(aside)
+        remove_copies(connection, path, kept_s=0.0)
         erased = _erase(connection, span, states)
         connection.execute("VACUUM")
         _empty_log(connection, path)

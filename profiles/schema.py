@@ -1,12 +1,24 @@
-"""The tables of the database. A change of them raises `SCHEMA_VERSION`."""
+"""The tables of the database, and the steps that lead to them from the tables of earlier versions.
 
+To change a table, raise `SCHEMA_VERSION`, change `create_tables` and add a step to `STEPS`. A column of the
+history is a field of `Finished` with a default; its step calls `add_columns`.
+"""
+
+import logging
 import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
+from operator import attrgetter
 from typing import get_args, get_type_hints
 
 from profiles.records import Finished
 
-SCHEMA_VERSION = 14  # SQLite's user_version; files of other versions are rejected
+log = logging.getLogger("clairvoyant")
+
+SCHEMA_VERSION = 15  # SQLite's user_version
+OLDEST_VERSION = 3  # no commit wrote an earlier one
 INDEX = "profiles_fit"  # also the mark of our databases: see `profiles.database.MARK`
 
 _HINTS = get_type_hints(Finished) | {"client": bytes}  # clients are stored as hashes
@@ -14,37 +26,113 @@ COLUMNS = tuple(field.name for field in fields(Finished))
 KINDS: tuple[tuple[type, ...], ...] = tuple(get_args(_HINTS[name]) or (_HINTS[name],) for name in COLUMNS)
 """The columns of `history`, and the types of each; a nullable one has NoneType as well."""
 
+CLIENT, VALUES = COLUMNS.index("client"), attrgetter(*COLUMNS)
+INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+
+_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
+_DEFAULTS = {0: "0", "": "''"}
+_HISTORY = tuple(
+    f"{field.name} {_TYPES[kinds[0]]}"
+    + " NOT NULL" * (len(kinds) == 1)
+    + (f" DEFAULT {_DEFAULTS[field.default]}" if field.default in _DEFAULTS else "")
+    for field, kinds in zip(fields(Finished), KINDS, strict=True)
+)
+
+UNIQUE_NAMES = "CREATE UNIQUE INDEX profiles_name ON profiles (name)"
+UNFINISHED = (
+    "CREATE TABLE unfinished (request TEXT PRIMARY KEY, daemon TEXT NOT NULL, began_at REAL NOT NULL, "
+    "client BLOB NOT NULL, program TEXT NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL) WITHOUT ROWID"
+)
+VERSIONS = "CREATE TABLE versions (schema INTEGER PRIMARY KEY, product TEXT NOT NULL, at REAL NOT NULL)"
+"""The version of Clairvoyant that wrote each schema of the file first, and when."""
+
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create all tables, within the caller's transaction."""
-    # Import lazily: sqlite-utils takes a third of a second.
-    from sqlite_utils import Database
+    for statement in (
+        # Profiles whole as JSON, beside the columns that choose between them.
+        (
+            "CREATE TABLE profiles (id INTEGER PRIMARY KEY, name TEXT NOT NULL, backend TEXT NOT NULL, "
+            "place TEXT NOT NULL, model TEXT NOT NULL, host TEXT NOT NULL, record TEXT NOT NULL, "
+            "measured_at REAL NOT NULL, chosen_at REAL)"
+        ),
+        UNIQUE_NAMES,
+        f"CREATE INDEX {INDEX} ON profiles (host, backend, place, measured_at)",
+        (
+            "CREATE TABLE samples (profile INTEGER NOT NULL REFERENCES profiles ON DELETE CASCADE, "
+            "number INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (profile, number)) WITHOUT ROWID"
+        ),
+        f"CREATE TABLE history (id INTEGER PRIMARY KEY, {', '.join(_HISTORY)})",
+        "CREATE INDEX history_time ON history (finished_at)",
+        "CREATE INDEX history_class ON history (length_class, finished_at, sojourn_s, waited_s)",
+        "CREATE INDEX history_client ON history (client, finished_at)",
+        (
+            "CREATE TABLE states (name TEXT PRIMARY KEY, saved_at REAL NOT NULL, state BLOB NOT NULL) "
+            "WITHOUT ROWID"
+        ),
+        # The key of the client hashes.
+        "CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)",
+        "INSERT INTO salt VALUES (1, randomblob(32))",
+        UNFINISHED,
+        VERSIONS,
+    ):
+        connection.execute(statement)
+    _note_version(connection)
 
-    db = Database(connection, execute_plugins=False)
-    # Profiles whole as JSON, beside the columns that choose between them.
-    names = ("name", "backend", "place", "model", "host", "record")
-    columns = {"id": int, **dict.fromkeys(names, str), "measured_at": float, "chosen_at": float}
-    profiles = db.create_table("profiles", columns, pk="id", not_null={*names, "measured_at"})
-    profiles.create_index(["name"], "profiles_name", unique=True)
-    profiles.create_index(["host", "backend", "place", "measured_at"], INDEX)
-    db.execute(
-        "CREATE TABLE samples (profile INTEGER NOT NULL REFERENCES profiles ON DELETE CASCADE, "
-        "number INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (profile, number)) WITHOUT ROWID"
-    )
-    history = db.create_table(
-        "history",
-        {"id": int, **{name: kinds[0] for name, kinds in zip(COLUMNS, KINDS, strict=True)}},
-        pk="id",
-        not_null={name for name, kinds in zip(COLUMNS, KINDS, strict=True) if len(kinds) == 1},
-    )
-    history.create_index(["finished_at"], "history_time")
-    history.create_index(["length_class", "finished_at", "sojourn_s", "waited_s"], "history_class")
-    history.create_index(["client", "finished_at"], "history_client")
-    db.execute(
-        "CREATE TABLE states (name TEXT PRIMARY KEY, saved_at REAL NOT NULL, state BLOB NOT NULL) "
-        "WITHOUT ROWID"
-    )
-    # The key of the client hashes.
-    db.execute("CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)")
-    db.execute("INSERT INTO salt VALUES (1, randomblob(32))")
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+def convert_tables(connection: sqlite3.Connection, before: int) -> None:
+    """Take the steps from an earlier version, within the caller's transaction."""
+    for schema, step in STEPS.items():
+        if schema > before:
+            step(connection)
+    _note_version(connection)
+
+
+def _to_14(connection: sqlite3.Connection) -> None:
+    """Versions 3 to 13 have fewer columns, counts by hour, and the last message of a request."""
+    for name in ("history_counts_in", "history_counts_out", "history_counts_over"):
+        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+    for name in ("clocks", "tally", "_sqlite_migrations"):
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
+    connection.execute(UNIQUE_NAMES)
+    add_columns(connection)
+    if "prompt" in _columns(connection):
+        prompts = connection.execute("SELECT COUNT(prompt) FROM history").fetchone()[0]
+        connection.execute("ALTER TABLE history DROP COLUMN prompt")
+        if prompts:
+            log.warning("history: dropped %d recorded prompts, which only earlier versions read", prompts)
+
+
+def _to_15(connection: sqlite3.Connection) -> None:
+    """Version 14 does not tell which requests a killed daemon had, nor which version wrote it."""
+    connection.execute(UNFINISHED)
+    connection.execute(VERSIONS)
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {14: _to_14, 15: _to_15}
+
+
+def add_columns(connection: sqlite3.Connection) -> None:
+    """Add the columns that the history lacks."""
+    had = _columns(connection)
+    for name, column in zip(COLUMNS, _HISTORY, strict=True):
+        if name not in had:
+            connection.execute(f"ALTER TABLE history ADD COLUMN {column}")
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('history')")}
+
+
+def product() -> str:
+    """Return the installed version of Clairvoyant."""
+    from importlib.metadata import PackageNotFoundError, version  # it takes 10 ms
+
+    with suppress(PackageNotFoundError):
+        return version("clairvoyant-cli")
+    return "(unknown version)"
+
+
+def _note_version(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO versions VALUES (?, ?, ?)", (SCHEMA_VERSION, product(), time.time()))
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -17,20 +17,28 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from profiles.database import DamagedError, ProfilesError, explained, explanation, open_database, set_aside
+from profiles.database import (
+    DamagedError,
+    ProfilesError,
+    explained,
+    explanation,
+    open_database,
+    remove_copies,
+    set_aside,
+)
 from profiles.records import Comparison, Finished
-from profiles.schema import COLUMNS
+from profiles.schema import CLIENT, COLUMNS, INSERT, VALUES
 from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
 
 log = logging.getLogger("clairvoyant")
 
 BATCH_S = 0.25  # records of this time share a transaction
+TIDY_EVERY_S = 3600.0
 WAITING_ROWS = 20_000  # maximum records in memory while the disk refuses: about 10 MB
 PRUNE_EVERY_ROWS = 1000
 PRUNE_ROWS = 5000  # maximum old rows deleted at a time, so that no write takes long
@@ -47,8 +55,6 @@ UNWRITABLE = (
 )
 """Errors of a single record; all others are errors of the database."""
 
-CLIENT, VALUES = COLUMNS.index("client"), attrgetter(*COLUMNS)
-INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
 UPDATE_COMPARED = (
     "UPDATE history SET saved_s = ?1, spared_tokens = ?2 WHERE finished_at = ?3 AND request = ?4"
 )
@@ -65,6 +71,7 @@ SCHEMA_CHECKS = (
     "SELECT profile, number, record FROM samples",
     "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
     "SELECT only_row, salt FROM salt",
+    "SELECT schema, product, at FROM versions",
 )
 """Statements on all tables: if SQLite accepts them, no table or column is missing."""
 
@@ -99,6 +106,7 @@ class Writer:
         self.path = path
         self.unwritable = 0
         self._bounds = bounds or Bounds()
+        self._tidied_s = -TIDY_EVERY_S
         self._open()
         # None only wakes the thread.
         self._queue: SimpleQueue[_Record | Comparison | _State | None] = SimpleQueue()
@@ -221,6 +229,10 @@ class Writer:
         connection = self._connection
         self._looking = False
         self.profiles = fingerprint(connection)
+        if time.monotonic() - self._tidied_s >= TIDY_EVERY_S:
+            self._tidied_s = time.monotonic()
+            with suppress(OSError):
+                remove_copies(connection, self.path)
         if not (self._rows or self._compared or self._states):
             self._forgetting = forgetting(connection)
             return

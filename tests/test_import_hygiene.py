@@ -16,7 +16,6 @@ HEAVY = {
     "httpx",
     "starlette",
     "uvicorn",
-    "sqlite_utils",
     "msgspec",
 }
 

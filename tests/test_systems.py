@@ -31,7 +31,7 @@ MAY_ASK = {
 IMPORT_ALL = """
 import importlib, importlib.util, pkgutil, sys
 import asyncio, click, httpx, httptools, msgspec, multiprocessing, numpy, onnxruntime
-import platformdirs, prometheus_client, psutil, pynvml, rich, sqlite_utils, starlette, subprocess, textual.app
+import platformdirs, prometheus_client, psutil, pynvml, rich, starlette, subprocess, textual.app
 import textual.widgets, uvicorn, xgboost, onnxmltools, sklearn.linear_model, scipy.stats
 sys.platform = "win32"
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "uvloop"):

@@ -25,7 +25,7 @@ from profiles.database import (
     set_aside,
     writing,
 )
-from profiles.schema import SCHEMA_VERSION
+from profiles.schema import SCHEMA_VERSION, product
 from profiles.store import every, remove, save
 from profiles.writer import Writer
 from tests.fakes.remembered import FINISHED, PROFILE, keep, recorded
@@ -66,7 +66,7 @@ def test_a_change_of_the_schema_changes_its_version(tmp_path: Path) -> None:
             for table in tables
             for column in connection.execute(f"PRAGMA table_info({table})")
         ]
-    assert (SCHEMA_VERSION, zlib.crc32(repr((tables, columns)).encode())) == (14, 2184140954)
+    assert (SCHEMA_VERSION, zlib.crc32(repr((tables, columns)).encode())) == (15, 3202467760)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has locks everywhere")
@@ -85,25 +85,43 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
             open_database(path)
 
 
-@pytest.mark.parametrize("version", [0, 1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
-def test_a_database_of_another_version_is_an_error_and_unchanged(
-    tmp_path: Path, version: int, mode: str
+@pytest.mark.parametrize("copy", ["", f"c.db.{SCHEMA_VERSION}"])
+def test_a_database_of_a_later_version_is_an_error_and_unchanged(
+    tmp_path: Path, mode: str, copy: str
 ) -> None:
-    path = keep(tmp_path / "c.db", (FINISHED,), PROFILE)
+    path, later = keep(tmp_path / "c.db", (FINISHED,), PROFILE), SCHEMA_VERSION + 1
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO versions VALUES (?, '9.1.0', 1.0)", (later,))
+        connection.execute(f"PRAGMA user_version = {later}")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {version}")
         connection.execute(f"PRAGMA journal_mode = {mode}")
-    before = path.read_bytes()
+    if copy:
+        (tmp_path / copy).touch()
+    before, names = path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())
+    back = (
+        f"the copy from before the upgrade, with --db {tmp_path / copy}" if copy else "another file with --db"
+    )
     for use in (open_database, Writer, recorded, lambda path: keep(path, (), PROFILE)):
         with pytest.raises(ProfilesError) as caught:
             use(path)
         assert str(caught.value) == (
-            f"{path} was written by another version of clairvoyant (schema {version}, this one has "
-            f"{SCHEMA_VERSION}); move it away or delete it, or choose another file with --db"
+            f"{path} was written by clairvoyant 9.1.0 (schema {later}), and this is {product()} (schema "
+            f"{SCHEMA_VERSION}); install that version again, or choose {back}"
         )
     assert path.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["c.db"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == names
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_version_that_never_was_is_damage(tmp_path: Path, version: int) -> None:
+    path = keep(tmp_path / "c.db", (FINISHED,), PROFILE)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(DamagedError, match="is damaged; start clairvoyant serve, which renames it"):
+        recorded(path)
+    Writer(path).close()
+    assert (tmp_path / "c.db.damaged-1").exists()
 
 
 @pytest.mark.parametrize("data", [bytes(8192), b"SQLite format 3\0" + b"\xff" * 4096])
@@ -312,17 +330,3 @@ def test_concurrent_processes_create_one_database(tmp_path: Path, attempt: int) 
     with reading(path) as connection:
         assert len({kept.profile.name for kept in every(connection)}) == 4
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-
-
-def test_opening_a_current_file_does_not_import_sqlite_utils(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    open_database(path).close()
-    program = (
-        "import sys; from pathlib import Path; from profiles.database import reading\n"
-        "with reading(Path(sys.argv[1])): pass\n"
-        "print('sqlite_utils' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"

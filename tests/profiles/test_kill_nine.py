@@ -48,13 +48,13 @@ def text_file(db: Path) -> None:
     db.write_bytes(b"not a database" * 1000)
 
 
-def another_version(db: Path) -> None:
+def later_version(db: Path) -> None:
     with closing(open_database(db)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
 
 
 @pytest.mark.parametrize(
-    ("make", "why"), [(text_file, "not a database"), (another_version, "by another version of clairvoyant")]
+    ("make", "why"), [(text_file, "not a database"), (later_version, "install that version again")]
 )
 async def test_daemon_serves_without_a_usable_database(
     tmp_path: Path, make: Callable[[Path], None], why: str

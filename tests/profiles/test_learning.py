@@ -1,10 +1,18 @@
 """tau follows the traffic within bounds."""
 
+import logging
 from dataclasses import replace
 
 import pytest
 
-from clairvoyant_cli.proxy.learning.tau_learning import MIN_JUDGED, MIN_QUEUED, Learned, Learner, ToldTau
+from clairvoyant_cli.proxy.learning.tau_learning import (
+    MIN_JUDGED,
+    MIN_QUEUED,
+    Learned,
+    Learner,
+    ToldTau,
+    learned_of,
+)
 from tests.fakes.remembered import PROFILE
 
 MODEL = PROFILE.served.model
@@ -130,3 +138,21 @@ def test_a_tau_is_news_if_it_differs_by_a_tenth_from_the_last_one_of_its_model_o
 def test_after_a_profile_was_measured_the_first_tau_of_any_model_is_news() -> None:
     assert ToldTau(before_s=120.0).is_news("big", 6.0, 0.0)
     assert not ToldTau(before_s=120.0).is_news("big", 121.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "models", "cache", "said"),
+    [
+        (b'{"models":{"m":{"queued":3},"n":{"queued":"x"}},"cache_tokens":[5,null]}', ["m"], 5.0, "a model"),
+        (b'{"models":[],"cache_tokens":[5,null]}', [], 5.0, "models"),
+        (b'{"models":{"m":{"queued":3}},"cache_tokens":7}', ["m"], 0.0, "cache_tokens"),
+        (b"\x00", [], 0.0, "all of it"),
+    ],
+)
+def test_a_part_of_a_state_that_cannot_be_read_is_left_out_alone(
+    state: bytes, models: list[str], cache: float, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "clairvoyant"):
+        learned = learned_of(state)
+    assert (list(learned.models), learned.cache_tokens[0]) == (models, cache)
+    assert [line.partition(" cannot")[0] for line in caplog.messages] == [f"learned state: {said}"]

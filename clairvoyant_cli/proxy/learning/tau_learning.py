@@ -6,11 +6,12 @@ Rule 2: only Short answers that had to queue count: mu_short is a sojourn time u
 section 3.4), and an idle evening must not lead to a tau of seconds.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,8 @@ from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.percentiles import percentile
 from profiles.records import Profile
+
+log = logging.getLogger("clairvoyant")
 
 WEIGHT = 0.02  # weight of one Short answer in the running mean, which follows about the last fifty
 QUEUED_S = 0.05
@@ -36,6 +39,9 @@ JUDGED = 400
 MIN_JUDGED = 50
 DRIFT_P99 = 2.0  # P99 of short answers relative to the profile's, above which drift is reported
 DRIFT_ACCURACY = 0.10
+
+
+CacheTokens = tuple[float, float | None]
 
 
 @dataclass(slots=True)
@@ -55,7 +61,7 @@ class Learned:
     """
 
     models: dict[str, LearnedModel] = field(default_factory=dict)
-    cache_tokens: tuple[float, float | None] = (0.0, None)
+    cache_tokens: CacheTokens = (0.0, None)
 
 
 @dataclass(slots=True)
@@ -85,11 +91,24 @@ def state_name(backend: str, url: str) -> str:
 
 
 def learned_of(state: bytes | None) -> Learned:
-    """Decode a stored state; empty if there is none or it cannot be read."""
-    if state is not None:
-        with suppress(msgspec.DecodeError, ValueError, RecursionError):
-            return msgspec.json.decode(state, type=Learned)
-    return Learned()
+    """Decode a stored state; a part that cannot be read is logged and left out."""
+    learned = Learned()
+    parts = _part("", state or b"{}", dict[str, msgspec.Raw]) or {}
+    models = _part("models", parts.get("models", b"{}"), dict[str, msgspec.Raw]) or {}
+    for name, data in models.items():
+        if (known := _part("a model", data, LearnedModel)) is not None:
+            learned.models[name] = known
+    if (size := _part("cache_tokens", parts.get("cache_tokens", b"null"), CacheTokens | None)) is not None:
+        learned.cache_tokens = size
+    return learned
+
+
+def _part(name: str, data: msgspec.Raw | bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        log.warning("learned state: %s cannot be read and is left out (%s)", name or "all of it", error)
+    return None
 
 
 class Learner:

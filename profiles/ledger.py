@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from profiles.database import ProfilesError, reading, writing
 from profiles.history import compared_since
 from profiles.host import this_host
-from profiles.records import Comparison, Finished, Profile, place_of
+from profiles.records import Begun, Comparison, Finished, Profile, place_of
 from profiles.states import load_state
 from profiles.store import amend, every, fitting, named, save
 from profiles.writer import Bounds, Writer
@@ -23,12 +23,21 @@ OLD_DAYS = 180.0
 class Ledger:
     """A daemon's database, until `close`. Only the constructor raises ProfilesError."""
 
-    def __init__(self, path: Path, *, profile: str | None = None, bounds: Bounds | None = None) -> None:
-        """Open the database. `profile` names the profile to use instead of the newest match."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        profile: str | None = None,
+        bounds: Bounds | None = None,
+        started: Callable[[int], float] = lambda pid: 0.0,
+    ) -> None:
+        """Open the database. `profile` names the profile to use instead of the newest match. `started`
+        returns when a process started, 0 if it does not run.
+        """
         self.path = path
         self._host = this_host()
         self._records = bounds is None or bounds.rows > 0
-        self._writer = Writer(path, bounds)
+        self._writer = Writer(path, bounds, started)
         self._generation = self._writer.generation
         self._profiles = self._writer.profiles
         self._named: Profile | None = None
@@ -56,6 +65,16 @@ class Ledger:
         if days < -1:
             return "its date is in the future: the clock was wrong then, or is now"
         return f"it is {days:.0f} days old" if days > OLD_DAYS else ""
+
+    @property
+    def lost(self) -> list[str]:
+        """The programs of the requests that killed daemons did not finish, one for each request."""
+        return self._writer.lost
+
+    def began(self, begun: Begun) -> None:
+        """Record that a request was accepted, until `finished` records its end; returns at once."""
+        if self._records:
+            self._writer.begin(begun)
 
     def finished(self, record: Finished) -> None:
         """Record a finished request; returns at once."""

@@ -245,6 +245,17 @@ class Finished:
     body: str | None = None  # what the client sent to `endpoint`, if prompts are recorded
 
 
+class Begun(NamedTuple):
+    """A request that a daemon has begun; the fields mean the same as in `Finished`."""
+
+    request: str
+    began_at: float  # when it arrived
+    client: str
+    program: str
+    model: str
+    endpoint: str
+
+
 class Comparison(NamedTuple):
     """What a request gained over order of arrival, as in `Finished`, and which request it was."""
 

@@ -6,6 +6,7 @@ Rule 3: while the disk refuses, a bounded number of records waits in memory; the
 Rule 4: what another process has erased is not written again: neither state learned before, nor records put
 before.
 Rule 5: a record that cannot be written does not affect others.
+Rule 6: a request that ends within its first batch is never written as begun.
 """
 
 import logging
@@ -15,12 +16,14 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from profiles import unfinished
 from profiles.database import (
     DamagedError,
     ProfilesError,
@@ -30,7 +33,7 @@ from profiles.database import (
     remove_copies,
     set_aside,
 )
-from profiles.records import Comparison, Finished
+from profiles.records import Begun, Comparison, Finished
 from profiles.schema import CLIENT, COLUMNS, INSERT, VALUES
 from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
@@ -71,6 +74,7 @@ SCHEMA_CHECKS = (
     "SELECT profile, number, record FROM samples",
     "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
     "SELECT only_row, salt FROM salt",
+    "SELECT request, daemon, began_at, client, program, model, endpoint FROM unfinished",
     "SELECT schema, product, at FROM versions",
 )
 """Statements on all tables: if SQLite accepts them, no table or column is missing."""
@@ -98,18 +102,29 @@ class _State(NamedTuple):
 
 class Writer:
     """Writes records and states in batches until `close`. `unwritable` counts records with invalid values,
-    `profiles` is the last known `fingerprint` of the profiles.
+    `profiles` is the last known `fingerprint` of the profiles, `lost` has the programs of the requests that
+    killed daemons did not finish, one for each.
     """
 
-    def __init__(self, path: Path, bounds: Bounds | None = None) -> None:
-        """Open the database, replacing a damaged one, and start the thread; may raise ProfilesError."""
+    def __init__(
+        self, path: Path, bounds: Bounds | None = None, started: Callable[[int], float] = lambda pid: 0.0
+    ) -> None:
+        """Open the database, replacing a damaged one, and start the thread; may raise ProfilesError.
+
+        `started` returns when a process started, 0 if it does not run.
+        """
         self.path = path
         self.unwritable = 0
+        self.lost: list[str] = []
         self._bounds = bounds or Bounds()
+        self._started = started
+        self._daemon = f"{os.getpid()} {started(os.getpid())}"
+        self._begun: dict[str, Begun] = {}
+        self._noted: set[str] = set()  # the requests in the table of unfinished ones
         self._tidied_s = -TIDY_EVERY_S
         self._open()
         # None only wakes the thread.
-        self._queue: SimpleQueue[_Record | Comparison | _State | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Record | Comparison | _State | Begun | None] = SimpleQueue()
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._compared: deque[Comparison] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
@@ -141,6 +156,7 @@ class Writer:
             with explained(self.path):
                 check_schema(connection)
                 replace_lost_salt(connection)
+                self.lost += unfinished.take_lost(connection, self._is_running)
                 self._salt = salt(connection)
                 self._forgetting = forgetting(connection)
                 self.profiles = fingerprint(connection)
@@ -148,14 +164,23 @@ class Writer:
             connection.close()
             raise
 
+    def _is_running(self, daemon: str) -> bool:
+        pid, _, started = daemon.partition(" ")
+        return pid.isdecimal() and started == str(self._started(int(pid))) != "0.0"
+
     def _follow(self) -> None:
         """Open the database again if its file was deleted or replaced."""
         with suppress(OSError):
             if os.path.samestat(self.path.stat(), self._file):
                 return
         self._connection.close()
+        self._noted.clear()
         self._open()
         log.warning("%s was deleted or replaced: opened again", self.path)
+
+    def begin(self, begun: Begun) -> None:
+        """Queue a request that has begun; returns at once. It must be `put` when it has ended."""
+        self._queue.put(begun)
 
     def put(self, finished: Finished) -> None:
         """Queue a finished request; returns at once."""
@@ -193,7 +218,9 @@ class Writer:
         stopping = False
         while not stopping:
             stopping = self._gather()
-            if not (self._rows or self._compared or self._states or self._looking):
+            if stopping:
+                self._begun.clear()
+            if not (self._is_due() or self._looking):
                 continue
             try:
                 self._write()
@@ -214,13 +241,19 @@ class Writer:
                 self._take(self._queue.get_nowait())
         return stopping
 
-    def _take(self, item: _Record | Comparison | _State | None) -> None:
+    def _is_due(self) -> bool:
+        return bool(self._rows or self._compared or self._states) or self._begun.keys() != self._noted
+
+    def _take(self, item: _Record | Comparison | _State | Begun | None) -> None:
         if isinstance(item, _Record):
+            self._begun.pop(item.finished.request, None)
             if self._failing:  # bodies are long
                 item = item._replace(finished=replace(item.finished, body=None))
             self._rows.append(item)
         elif isinstance(item, Comparison):
             self._compared.append(item)
+        elif isinstance(item, Begun):
+            self._begun[item.request] = item
         elif item is not None:
             self._states[item.name] = item
 
@@ -233,7 +266,7 @@ class Writer:
             self._tidied_s = time.monotonic()
             with suppress(OSError):
                 remove_copies(connection, self.path)
-        if not (self._rows or self._compared or self._states):
+        if not self._is_due():
             self._forgetting = forgetting(connection)
             return
         connection.execute("BEGIN IMMEDIATE")
@@ -244,6 +277,7 @@ class Writer:
             connection.rollback()
             raise
         self._clear()
+        self._noted = set(self._begun)
         if self._failing:
             self._failing = False
             log.info("history is written to %s again", self.path)
@@ -269,11 +303,22 @@ class Writer:
         connection.executemany(UPDATE_COMPARED, self._compared)
         for name, state in self._states.items():
             save_state(connection, name, state.state)
+        self._note_begun()
         self._since_pruned += len(self._rows)
         if self._since_pruned >= PRUNE_EVERY_ROWS:
             prune(connection, self._bounds, time.time())
             self._since_pruned = 0
         return refused
+
+    def _note_begun(self) -> None:
+        """Make the table of unfinished requests have those of this daemon."""
+        for request in self._noted - self._begun.keys():
+            unfinished.drop(self._connection, request)
+        for request in self._begun.keys() - self._noted:
+            try:
+                unfinished.note(self._connection, self._daemon, self._salt, self._begun[request])
+            except UNWRITABLE:
+                del self._begun[request]
 
     def _insert(self, finished: Finished) -> str:
         """Write a record; return the type of its error, "" for none."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.system import process_start
 from predictor.errors import ModelError
 from predictor.record import Predictor, PromptView, UrgencyPredictor
 from profiles.database import ProfilesError, default_path, reading, writing
@@ -98,7 +99,8 @@ def open_ledger(config: ServeConfig) -> "Ledger | None":
 
     path = Path(config.db) if config.db else default_path()
     try:
-        return Ledger(path, profile=config.profile, bounds=Bounds(config.history_days, config.history_rows))
+        bounds = Bounds(config.history_days, config.history_rows)
+        return Ledger(path, profile=config.profile, bounds=bounds, started=process_start)
     except ProfilesError as error:
         if config.profile is not None:
             raise ClairvoyantError(str(error)) from None

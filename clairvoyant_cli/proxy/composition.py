@@ -319,6 +319,9 @@ class Daemon:
         )
         saver.begin()
         self.state_saver = saver
+        for exchange in self.dispatcher.live.values():  # the database may open late
+            saver.began(exchange)
+        self.admitted.functions.append(saver.began)
         self.keepers.functions.append(saver.ended)
         self.preemption.report()
         self.spawn(saver.run())

@@ -8,7 +8,7 @@ from pathlib import Path
 from predictor.record import LengthClass
 from profiles.database import reading, writing
 from profiles.history import Span, newest
-from profiles.records import Comparison, Estimate, Finished, Host, Profile, Served
+from profiles.records import Begun, Comparison, Estimate, Finished, Host, Profile, Served
 from profiles.store import save
 from profiles.writer import Writer
 
@@ -71,12 +71,17 @@ class Kept:
 
     finished_ones: list[Finished] = field(default_factory=list)
     pairs: list[Comparison] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
     def profiles(self, backend: str, url: str) -> list[Profile]:
         return [MEASURED]
 
     def stale(self, profile: Profile, version: str) -> str:
         return ""
+
+    def began(self, begun: Begun) -> None:
+        self.begun.append(begun)
 
     def finished(self, record: Finished) -> None:
         self.finished_ones.append(record)

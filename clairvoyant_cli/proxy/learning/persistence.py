@@ -6,8 +6,8 @@ Rule 2: measured or learned values never overrule what the operator set (`--tau`
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from clairvoyant_cli.backends.speeds import rate_of
+from clairvoyant_cli.protocols.printable import plural, printable
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
@@ -24,6 +25,7 @@ from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTa
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
 from clairvoyant_cli.proxy.observing.request_views import history_row
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -33,7 +35,7 @@ from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import mean_over_slots
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
-from profiles.records import Comparison, Finished, Profile, place_of
+from profiles.records import Begun, Comparison, Finished, Profile, place_of
 
 log = logging.getLogger("clairvoyant")
 
@@ -49,6 +51,9 @@ class Persistence(Protocol):
 
     def profiles(self, backend: str, url: str) -> Sequence[Profile]: ...
     def stale(self, profile: Profile, version: str) -> str: ...
+    @property
+    def lost(self) -> Sequence[str]: ...
+    def began(self, begun: Begun) -> None: ...
     def finished(self, record: Finished) -> None: ...
     def compared(self, comparison: Comparison) -> None: ...
     def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]: ...
@@ -117,16 +122,25 @@ class StateSaver:
         return measured_at(url, profiles) if len(self._pool) > 1 else profiles
 
     def begin(self) -> None:
-        """Load profiles and learned state."""
+        """Load profiles and learned state, and say which requests were lost."""
+        if lost := Counter(self.persistence.lost):
+            programs = ", ".join(f"{n} from {printable(name) or '-'}" for name, n in lost.most_common(5))
+            self.journal.event(
+                logging.WARNING,
+                f"{plural(lost.total(), 'request')} lost when the last daemon was killed ({programs}); "
+                "see: clairvoyant history",
+            )
         for memory in [self._remember(server, *self._load(server)) for server in self._pool]:
             self._take_up(memory)
         today = midnight_before(self.gain.clock())
         for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
             self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
-        with suppress(msgspec.DecodeError):
-            self._pool.stored |= msgspec.json.decode(
-                self.persistence.load(STORED) or b"{}", type=dict[str, str]
-            )
+        try:
+            stored = msgspec.json.decode(self.persistence.load(STORED) or b"{}", type=dict[str, str])
+            self._pool.stored |= stored
+        except (ValueError, RecursionError) as error:
+            news = f"which server has which stored response cannot be read and is left out ({error})"
+            self.journal.event(logging.WARNING, news)
         self._unlearned = self.predictor.export_state()
         try:
             if (state := self.persistence.load(f"predictor {self.predictor.name}")) is not None:
@@ -219,6 +233,14 @@ class StateSaver:
             self._set_cache_size(memory)
             self._set_tau(memory, "" if memory.used is None else memory.used.served.model)
         self.journal.event(logging.INFO, "the learned state was erased; learning starts again")
+
+    def began(self, exchange: Exchange) -> None:
+        """Record that a request has joined the queue."""
+        job, asked = exchange.job, exchange.asked
+        if exchange.end is None:
+            client, model = asked.shown_name or job.client, asked.parsed.model
+            arrived_at = self.journal.at(job.arrival_s)
+            self.persistence.began(Begun(job.id, arrived_at, client, job.program, model, asked.route.name))
 
     def ended(self, of: Ended) -> None:
         self.persistence.finished(history_row(of, self.operation.policy, self._pool.first.name))

@@ -27,7 +27,7 @@ log = logging.getLogger("clairvoyant")
 
 VARIABLE = "CLAIRVOYANT_DB"
 BUSY_TIMEOUT_S = 5.0
-CONVERSION_S = 300.0  # how long another process may take to convert a large file
+CONVERSION_S = 60.0  # how long another process may take to convert a large file
 COPY_KEPT_S = 86_400.0  # how long the copy from before a conversion is kept
 OVERWRITTEN_BYTES = 1 << 20  # at once
 RETRY_S = 0.005
@@ -301,8 +301,9 @@ def _written_later(connection: sqlite3.Connection, path: Path, version: int) -> 
             "SELECT product FROM versions ORDER BY schema DESC LIMIT 1"
         ):
             writer = f"clairvoyant {product_then}"
-    older = [each for each in copies(path) if int(each.suffix[1:]) <= SCHEMA_VERSION]
-    back = f"the copy from before the upgrade, with --db {older[-1]}" if older else "another file with --db"
+    copies = [copy_of(path, each) for each in range(SCHEMA_VERSION, OLDEST_VERSION - 1, -1)]
+    copy = next((each for each in copies if each.exists()), None)
+    back = f"the copy from before the upgrade, with --db {copy}" if copy else "another file with --db"
     return (
         f"{path} was written by {writer} (schema {version}), and this is {product()} (schema "
         f"{SCHEMA_VERSION}); install that version again, or choose {back}"
@@ -323,7 +324,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path, before: int) -
         if before == 0:
             create_tables(connection)
         elif before != SCHEMA_VERSION:
-            copy = _copy(path.resolve(), before)
+            copy = _copy(path, before)
             convert_tables(connection, before)
     except BaseException as error:
         connection.rollback()
@@ -336,13 +337,18 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path, before: int) -
         log.info("%s converted from schema %d to %d; a day's copy: %s", path, before, SCHEMA_VERSION, copy)
 
 
+def copy_of(path: Path, version: int) -> Path:
+    """Return where a database of a schema is copied before it is converted."""
+    return Path(f"{path.resolve()}.{version}")
+
+
 def _copy(path: Path, version: int) -> Path:
     """Copy the database as it is to NAME.VERSION and return that path; a part is never left under it."""
-    copy, part = Path(f"{path}.{version}"), Path(f"{path}.{version}.part")
+    copy, part = copy_of(path, version), Path(f"{copy_of(path, version)}.part")
     part.unlink(missing_ok=True)  # of a process that was killed: others wait for the caller's lock
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        source = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        source = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         with closing(source), closing(sqlite3.connect(part)) as target:
             target.execute("PRAGMA journal_mode = OFF")
             source.backup(target)
@@ -355,23 +361,16 @@ def _copy(path: Path, version: int) -> Path:
     return copy
 
 
-def copies(path: Path) -> list[Path]:
-    """Return the copies from before conversions of a database, the latest last."""
-    path = path.resolve()
-    name = re.compile(rf"{re.escape(path.name)}\.(\d+)")
-    found = [(int(kept[1]), each) for each in path.parent.iterdir() if (kept := name.fullmatch(each.name))]
-    return [copy for _, copy in sorted(found)]
-
-
-def remove_copies(connection: sqlite3.Connection, path: Path, *, kept_s: float = COPY_KEPT_S) -> None:
-    """Overwrite and remove the copies of a database that was converted `kept_s` ago. One that was written to
-    since is somebody's database.
+def remove_copy(connection: sqlite3.Connection, path: Path, *, kept_s: float = COPY_KEPT_S) -> None:
+    """Overwrite and remove the copy from before the last conversion, if that was `kept_s` ago. A copy that
+    was written to since is somebody's database.
     """
-    converted_at = connection.execute("SELECT MAX(at) FROM versions").fetchone()[0] or 0.0
-    if converted_at > time.time() - kept_s:
-        return
-    for copy in copies(path):
-        if copy.stat().st_mtime <= converted_at and not Path(f"{copy}-wal").exists():
+    sound = "typeof(converted_from) = 'integer' AND typeof(at) = 'real'"
+    last = f"SELECT converted_from, at FROM versions WHERE {sound} ORDER BY schema DESC LIMIT 1"  # noqa: S608
+    for before, converted_at in connection.execute(last).fetchall():
+        copy = copy_of(path, before)
+        is_due = copy.exists() and converted_at <= time.time() - kept_s
+        if is_due and copy.stat().st_mtime <= converted_at and not Path(f"{copy}-wal").exists():
             overwrite(copy)
 
 

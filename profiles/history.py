@@ -18,7 +18,7 @@ from profiles.database import (
     explained,
     open_database,
     overwrite,
-    remove_copies,
+    remove_copy,
     set_aside_files,
 )
 from profiles.percentiles import percentile
@@ -227,7 +227,7 @@ def forget(path: Path, span: Span, *, states: bool) -> Erased:
         if span == Span():
             for aside in set_aside_files(path):
                 overwrite(aside)
-        remove_copies(connection, path, kept_s=0.0)
+        remove_copy(connection, path, kept_s=0.0)
         erased = _erase(connection, span, states)
         connection.execute("VACUUM")
         _empty_log(connection, path)

@@ -43,8 +43,11 @@ UNFINISHED = (
     "CREATE TABLE unfinished (request TEXT PRIMARY KEY, daemon TEXT NOT NULL, began_at REAL NOT NULL, "
     "client BLOB NOT NULL, program TEXT NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL) WITHOUT ROWID"
 )
-VERSIONS = "CREATE TABLE versions (schema INTEGER PRIMARY KEY, product TEXT NOT NULL, at REAL NOT NULL)"
-"""The version of Clairvoyant that wrote each schema of the file first, and when."""
+VERSIONS = (
+    "CREATE TABLE versions (schema INTEGER PRIMARY KEY, product TEXT NOT NULL, at REAL NOT NULL, "
+    "converted_from INTEGER NOT NULL)"
+)
+"""The version of Clairvoyant that wrote each schema of the file first, when, and from which schema, or 0."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -77,7 +80,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
         VERSIONS,
     ):
         connection.execute(statement)
-    _note_version(connection)
+    _note_version(connection, 0)
 
 
 def convert_tables(connection: sqlite3.Connection, before: int) -> None:
@@ -85,7 +88,7 @@ def convert_tables(connection: sqlite3.Connection, before: int) -> None:
     for schema, step in STEPS.items():
         if schema > before:
             step(connection)
-    _note_version(connection)
+    _note_version(connection, before)
 
 
 def _to_14(connection: sqlite3.Connection) -> None:
@@ -133,6 +136,7 @@ def product() -> str:
     return "(unknown version)"
 
 
-def _note_version(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO versions VALUES (?, ?, ?)", (SCHEMA_VERSION, product(), time.time()))
+def _note_version(connection: sqlite3.Connection, before: int) -> None:
+    values = SCHEMA_VERSION, product(), time.time(), before
+    connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", values)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -30,7 +30,7 @@ from profiles.database import (
     explained,
     explanation,
     open_database,
-    remove_copies,
+    remove_copy,
     set_aside,
 )
 from profiles.records import Begun, Comparison, Finished
@@ -75,7 +75,7 @@ SCHEMA_CHECKS = (
     "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
     "SELECT only_row, salt FROM salt",
     "SELECT request, daemon, began_at, client, program, model, endpoint FROM unfinished",
-    "SELECT schema, product, at FROM versions",
+    "SELECT schema, product, at, converted_from FROM versions",
 )
 """Statements on all tables: if SQLite accepts them, no table or column is missing."""
 
@@ -265,7 +265,7 @@ class Writer:
         if time.monotonic() - self._tidied_s >= TIDY_EVERY_S:
             self._tidied_s = time.monotonic()
             with suppress(OSError):
-                remove_copies(connection, self.path)
+                remove_copy(connection, self.path)
         if not self._is_due():
             self._forgetting = forgetting(connection)
             return

@@ -18,7 +18,7 @@ from types import FrameType
 import pytest
 
 from clairvoyant_cli.proxy.learning.tau_learning import learned_of
-from profiles.database import COPY_KEPT_S, ProfilesError, copies, open_database, reading
+from profiles.database import COPY_KEPT_S, ProfilesError, copy_of, open_database, reading
 from profiles.history import Span, forget, newest
 from profiles.schema import SCHEMA_VERSION
 from profiles.states import load_state
@@ -155,7 +155,7 @@ def test_kill_nine_leaves_the_file_whole(old: Path, moment: int) -> None:
     killed_at = int(steps.read_text()) * moment // 11
     assert in_a_process(lambda: convert(old, killed_at, steps)) == -signal.SIGKILL
     assert version_of(old) in (13, SCHEMA_VERSION)
-    assert all(version_of(copy) == 13 for copy in copies(old))
+    assert not copy_of(old, 13).exists() or version_of(copy_of(old, 13)) == 13
     assert len(recorded(old)) == REQUESTS
     assert version_of(old) == SCHEMA_VERSION
     assert version_of(old.with_name("c.db.13")) == 13
@@ -200,29 +200,32 @@ def test_a_read_only_folder_is_an_error_that_says_what_to_do(
             "copy it to a folder that can be written, and choose the copy with --db"
         )
     assert old.read_bytes() == before
-    assert not copies(old)
+    assert not copy_of(old, 13).exists()
 
 
 @pytest.mark.parametrize("used", [False, True])
 def test_the_copy_goes_after_a_day_unless_it_is_used(old: Path, used: bool) -> None:
     Writer(old).close()
-    (copy,) = copies(old)
+    copy, own = copy_of(old, 13), copy_of(old, 5)
+    own.touch()
     long_ago = time.time() - COPY_KEPT_S - 1.0
     with closing(sqlite3.connect(old)) as connection, connection:
         connection.execute("UPDATE versions SET at = ?", (long_ago,))
     if not used:
         os.utime(copy, (long_ago - 1.0, long_ago - 1.0))
+    os.utime(own, (long_ago - 1.0, long_ago - 1.0))
     writer = Writer(old)
     writer.look()
     writer.close()
     assert copy.exists() == used
+    assert own.exists()  # no conversion made it
 
 
 def test_erasing_requests_removes_the_copy(old: Path) -> None:
     recorded(old)
-    assert len(copies(old)) == 1
+    assert copy_of(old, 13).exists()
     forget(old, Span(client="nobody"), states=False)
-    assert copies(old) == []
+    assert not copy_of(old, 13).exists()
     assert len(recorded(old)) == REQUESTS
 
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from clairvoyant_cli.backends.adapter import LOADING
 from clairvoyant_cli.backends.priority import OUTDATED, Barred, BarredError, Filtering, Stamp, Stamping
@@ -151,6 +152,16 @@ def forward_continuation(
     upstream.body_end([])
 
 
+class Watcher(Protocol):
+    """Hears what a server answers: its head, the first of its body, and each piece that brings anything."""
+
+    def head(self, head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
+        """Return what counts the answer's tokens, and headers to be added to it."""
+
+    def first_byte(self) -> None: ...
+    def piece(self) -> None: ...
+
+
 @dataclass(eq=False)
 class Relay(ResponseSink):
     """Feeds a client from an upstream connection; `finished` resolves, or fails, when the answer ends.
@@ -168,9 +179,7 @@ class Relay(ResponseSink):
     server: Server
     pages: PageFields
     extra: tuple[Header, ...]
-    on_head: Callable[[ResponseHead], tuple[UsageReader, tuple[Header, ...]]] | None = None  # more of `extra`
-    on_first_byte: Callable[[], None] | None = None
-    on_piece: Callable[[], None] | None = None  # each that brings anything
+    watcher: Watcher | None = None
     shape: Shape = Shape.OPAQUE
     may_wait: bool = False
     elsewhere: Callable[[], object] | None = None
@@ -186,6 +195,7 @@ class Relay(ResponseSink):
     _joint: Joint | None = None
     _tail: bytes = b""
     _silent: bool = False
+    _begun: bool = False
 
     def __post_init__(self) -> None:
         self.client = self._client = self.request.connection
@@ -241,11 +251,11 @@ class Relay(ResponseSink):
         self._silent = False
         if is_idle(data):
             return
-        if self.on_first_byte is not None:
-            self.on_first_byte()
-            self.on_first_byte = None
-        if self.on_piece is not None:
-            self.on_piece()
+        if self.watcher is not None:
+            if not self._begun:
+                self._begun = True
+                self.watcher.first_byte()
+            self.watcher.piece()
 
     def end(self, trailers: list[Header]) -> None:
         if self._held is not None:
@@ -299,8 +309,8 @@ class Relay(ResponseSink):
 
     def _begin(self, head: ResponseHead) -> None:
         self.status = head.status
-        if self.on_head is not None:
-            self._usage, more = self.on_head(head)
+        if self.watcher is not None:
+            self._usage, more = self.watcher.head(head)
             self.extra += more
         self._pass_on(head)
 

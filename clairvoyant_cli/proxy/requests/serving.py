@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -81,11 +81,17 @@ STOP_MARGIN = 4.0
 STOP_KEPT = 0.8
 SHARED = "another program seems to use it: more of its slots are busy than this proxy uses"
 SILENT = "its /slots timed out"
+STORED = (
+    Shape.RESPONSES,
+    Shape.LMSTUDIO_CHAT,
+)  # a later request may name such an answer, which only its server has
 STARTED_FOR_S = 0.2  # a request sent this long ago is counted by /slots, if it has one
 
 
 @dataclass(slots=True)
 class Serving:
+    """What it takes to serve any request."""
+
     access: Access
     pool: ServerPool
     dispatcher: Dispatcher
@@ -101,148 +107,7 @@ class Serving:
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""
-        dispatcher = self.dispatcher
-        command: Command | None = None
-        heartbeat = Heartbeat(exchange, request, self.refusals, self.silent_s)
-        try:
-            while command is None or isinstance(command, WaitAgain):
-                event = await self._wait(exchange) or await self._attempt(exchange, request, heartbeat)
-                command = self.rules.after(exchange, event)
-                if isinstance(command, WaitAgain):
-                    if isinstance(event, Failed) and command.why is AttemptEnd.BROKEN:
-                        self._note_repeat(exchange, event.why)
-                    if request.answered and exchange.splice is not None:
-                        heartbeat.suspend(exchange.splice.blank)
-                carry_out(command, exchange, dispatcher, self.stop)
-        except Exception:
-            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
-            raise
-        finally:
-            heartbeat.stop()
-        if isinstance(event, ClientLeft) and (command.refusal is None or request.answered):
-            raise asyncio.CancelledError
-        if command.refusal is not None and request.opened:
-            self.journal.refused[command.refusal.kind] += 1
-            heartbeat.fail(command.refusal)
-        elif command.refusal is not None:
-            self.refusals.send(request, exchange.asked.route, command.refusal, exchange)
-
-    async def _wait(self, exchange: Exchange) -> ServingEvent | None:
-        try:
-            if exchange.granted.done():
-                exchange.granted.result()
-                return None
-            async with asyncio.timeout(self.rules.operation.patience_s(exchange)):
-                await exchange.granted
-        except (TimeoutError, DisplacedError, DrainingError, OutageError, OperatorCancelledError) as why:
-            return NotGranted(why)
-        except asyncio.CancelledError:
-            return ClientLeft()
-        return None
-
-    async def _attempt(self, exchange: Exchange, request: Request, heartbeat: Heartbeat) -> ServingEvent:
-        """Have a granted exchange answered; return how that ended."""
-        attempt = exchange.attempt
-        assert attempt is not None  # noqa: S101 - what has been granted is an attempt
-        if request.connection.gone:
-            return ClientLeft()
-        server = self.pool.by_id[attempt.server_id]
-        relay: Relay | None = None
-        limit = self._limited(exchange)
-        try:
-            onward = await self.preemption.request_for(exchange, attempt, request, server)
-            upstream = attempt.connection = await server.upstream.connect()
-            request.holds_slot = True
-            relay = self._relay(exchange, attempt, upstream, request, heartbeat)
-            self._send(exchange, attempt, request, relay, onward, heartbeat)
-            exchange.phase = Phase.PREFILL
-            await relay.finished
-        except CutError:
-            return await self._cut(exchange, attempt, relay)
-        except RefusedError as error:
-            return Failed(AttemptEnd.REFUSED, str(error))
-        except BarredError as error:
-            return BodyBarred(error.refusal)
-        except UnreachableError as error:
-            server.becomes("down", str(error))
-            return Failed(AttemptEnd.UNREACHABLE, str(error))
-        except NotReadyError as error:
-            server.becomes("loading", str(error))  # only trial requests are sent from now on
-            return Failed(AttemptEnd.NOT_READY)
-        except UpstreamError as error:
-            return await self._broken_off(exchange, request, attempt, relay, error)
-        except asyncio.CancelledError:
-            return self._left(exchange, attempt, relay)
-        else:
-            return self._answered(exchange, attempt, relay.status)
-        finally:
-            attempt.stop_reading = None
-            if limit is not None:
-                limit.cancel()
-
-    def _send(
-        self,
-        exchange: Exchange,
-        attempt: Attempt,
-        request: Request,
-        relay: Relay,
-        onward: ContinuationRequest | None,
-        heartbeat: Heartbeat,
-    ) -> None:
-        """Begin to send a request, or the one that goes on with its answer."""
-        server, upstream = relay.server, relay.upstream
-        parsed, work = exchange.asked.parsed, exchange.asked.route.work
-        stamps, is_repeatable = server.stamps, has_no_side_effects(request, parsed)
-        barred = self.access.barred(exchange.job.client, stamps)
-        if onward is None:
-            keep = relay.may_wait or relay.elsewhere is not None
-            forward(
-                request,
-                upstream,
-                relay,
-                server,
-                barred=barred,
-                members=None if parsed.ranks_itself is False else parsed.members,
-                keep=keep or (request.complete and work is not Work.OPAQUE),
-                stamp=None
-                if stamps is None
-                else self.annotation.stamp(exchange, attempt, server, request.head),
-                uncompressed=heartbeat.may_open or relay.on_id is not None,
-            )
-        else:
-            body = msgspec.json.encode(onward.body)
-            forward_continuation(request, upstream, relay, server, body, onward.path, barred=barred)
-        if request.complete:
-            attempt.heard_s = self.journal.clock()
-        if request.is_kept and is_repeatable:
-            attempt.give_up = relay.give_up if request.complete else None
-            # It may be cut, and sent again, before any of its answer has come.
-            if (
-                stamps is None
-                and work is Work.GENERATE
-                and self.preemption.enabled
-                and not exchange.has_begun
-            ):
-                attempt.stop_reading = relay.cut
-        self.journal.counts["resumes"] += bool(exchange.parts) and exchange.parts[-1].read_s is not None
-
-    def _limited(self, exchange: Exchange) -> asyncio.TimerHandle | None:
-        """Have an answer ended once it has taken as long as it may."""
-        own_s = self.access.clients.rules_of(exchange.job.client).max_answer_s
-        most_s = self.max_answer_s if own_s is None else own_s
-        if not most_s:
-            return None
-        left_s = most_s - exchange.service_s(self.journal.clock())
-        return asyncio.get_running_loop().call_later(max(left_s, 0.0), _overrun, exchange)
-
-    async def _cut(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
-        """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
-        try:
-            self.preemption.suspended(exchange, attempt)
-            await self.stop(exchange)
-        except asyncio.CancelledError:
-            return ClientLeft(at_work=True, status=relay.status if relay is not None else 0)
-        return Failed(AttemptEnd.CUT)
+        await _Served(self, exchange, request).serve()
 
     async def stop(self, exchange: Exchange) -> None:
         """Return when the server has stopped working for an exchange, or for as long as that may take."""
@@ -270,132 +135,123 @@ class Serving:
         if remark and server.is_news(remark, "logged"):
             self.journal.event(logging.WARNING, f"{server.name}: {remark}")
 
-    async def _broken_off(
-        self,
-        exchange: Exchange,
-        request: Request,
-        attempt: Attempt,
-        relay: Relay | None,
-        error: UpstreamError,
-    ) -> ServingEvent:
-        """Find out whether the server is still up, and whether the client would notice another attempt."""
-        server, status = self.pool.by_id[attempt.server_id], relay.status if relay is not None else 0
+
+@dataclass(slots=True, eq=False)
+class _Served:
+    """A request that is being served: its attempts one after the other, and what each answer brings."""
+
+    serving: Serving
+    exchange: Exchange
+    request: Request
+    heartbeat: Heartbeat = field(init=False)
+    # Of the last attempt:
+    attempt: Attempt = field(init=False)
+    server: Server = field(init=False)
+    resumes: bool = field(init=False)  # it goes on with an answer that had begun
+    relay: Relay | None = field(init=False)  # None until it is connected
+
+    def __post_init__(self) -> None:
+        self.heartbeat = Heartbeat(self.exchange, self.request, self.serving.refusals, self.serving.silent_s)
+
+    async def serve(self) -> None:
+        exchange, request, dispatcher = self.exchange, self.request, self.serving.dispatcher
+        command: Command | None = None
         try:
-            if isinstance(error, UnfitError) and attempt.connection is not None:
-                await self.stop(exchange)  # the server may be at it still
-            elif not await self._is_there(server, str(error)):
-                if isinstance(error, UnfitError):
-                    return Failed(AttemptEnd.UNREACHABLE, str(error))
-                attempt.server_gone = True
+            while command is None or isinstance(command, WaitAgain):
+                event = await self._wait() or await self._attempt()
+                command = self.serving.rules.after(exchange, event)
+                if isinstance(command, WaitAgain):
+                    if isinstance(event, Failed) and command.why is AttemptEnd.BROKEN:
+                        self._report_repeat(event.why)
+                    if request.answered and exchange.splice is not None:
+                        self.heartbeat.suspend(exchange.splice.blank)
+                carry_out(command, exchange, dispatcher, self.serving.stop)
+        except Exception:
+            dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 500)
+            raise
+        finally:
+            self.heartbeat.stop()
+        if isinstance(event, ClientLeft) and (command.refusal is None or request.answered):
+            raise asyncio.CancelledError
+        if command.refusal is not None and request.opened:
+            self.serving.journal.refused[command.refusal.kind] += 1
+            self.heartbeat.fail(command.refusal)
+        elif command.refusal is not None:
+            self.serving.refusals.send(request, exchange.asked.route, command.refusal, exchange)
+
+    async def _wait(self) -> ServingEvent | None:
+        exchange = self.exchange
+        try:
+            if exchange.granted.done():
+                exchange.granted.result()
+                return None
+            async with asyncio.timeout(self.serving.rules.operation.patience_s(exchange)):
+                await exchange.granted
+        except (TimeoutError, DisplacedError, DrainingError, OutageError, OperatorCancelledError) as why:
+            return NotGranted(why)
         except asyncio.CancelledError:
-            return ClientLeft(at_work=True, status=status)
-        return Failed(AttemptEnd.BROKEN, str(error), status, self._is_repeatable(exchange, request))
-
-    def _note_repeat(self, exchange: Exchange, why: str) -> None:
-        """Count an answer that broke off and is asked for again, unnoticed by its client."""
-        self.journal.counts["repeats"] += 1
-        name = self.pool.server_of(exchange).name
-        how = "goes on" if exchange.has_begun else "is asked for again"
-        self.journal.event(logging.WARNING, f"{name} broke off the answer to {exchange.id} ({why}): it {how}")
-
-    async def _is_there(self, server: Server, why: str) -> bool:
-        """Whether a server that broke off can still be reached; it counts as down if not."""
-        server.probe_due.set()
-        try:
-            (await server.upstream.connect(fresh=True)).close()
-        except UnreachableError:
-            server.becomes("down", why)
-            return False
-        except UpstreamError:
-            pass  # it is this machine that can open no more
-        return True
-
-    def _is_repeatable(self, exchange: Exchange, request: Request) -> bool:
-        """Whether another attempt would go unnoticed by the client."""
-        splice = exchange.splice
-        if request.answered:
-            return splice is not None and splice.asked.streamed and splice.can_go_on
-        if splice is not None and not splice.asked.streamed:
-            exchange.only_as_asked = True
-            if splice.holds_more:
-                self.preemption.streams_more(self.pool.server_of(exchange), exchange.job.model)
-        exchange.splice = None
-        return request.complete and has_no_side_effects(request, exchange.asked.parsed)
-
-    def _left(self, exchange: Exchange, attempt: Attempt, relay: Relay | None) -> ServingEvent:
-        if relay is not None and relay.whole:
-            # It left with the last byte. The connection may serve another request by now.
-            return self._answered(exchange, attempt, relay.status)
-        if relay is None or relay.broken or attempt.connection is None:
             return ClientLeft()
-        attempt.connection.let_go()
-        heard_all = False
-        if attempt.usage is not None and attempt.usage.streaming:
-            totals = attempt.usage.totals()
-            heard_all = totals.complete  # OpenAI's SDK leaves before the end of the message
-            if heard_all:
-                attempt.totals = self.preemption.totals(exchange, attempt, totals)
-        return ClientLeft(at_work=True, heard_all=heard_all, status=relay.status)
+        return None
 
-    def _answered(self, exchange: Exchange, attempt: Attempt, status: int) -> Answered:
-        if attempt.usage is not None:
-            attempt.totals = self.preemption.totals(exchange, attempt, attempt.usage.totals())
-        if (loaded := self.pool.by_id[attempt.server_id].loaded) is not None:
-            loaded.answered(exchange, status)
-        return Answered(status, attempt.totals.error)
-
-    def _has_thought(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Expect the end of an answer by what follows its thinking."""
-        parsed, usage, scheduler = exchange.asked.parsed, attempt.usage, self.dispatcher.scheduler
-        if parsed.view is None or usage is None or parsed.choices > 1 or exchange.id not in scheduler.running:
-            return
-        thought = exchange.tokens - usage.tokens + round(usage.thought * usage.tokens_an_event)
+    async def _attempt(self) -> ServingEvent:
+        """Have the granted request answered; return how that ended."""
+        exchange, request, attempt = self.exchange, self.request, self.exchange.attempt
+        assert attempt is not None  # noqa: S101 - what has been granted is an attempt
+        if request.connection.gone:
+            return ClientLeft()
+        server = self.serving.pool.by_id[attempt.server_id]
+        self.attempt, self.server, self.relay, self.resumes = attempt, server, None, exchange.has_begun
+        limit = self._limited()
         try:
-            after = self.predictor.after_thinking(parsed.view, thought)
-        except Exception:  # the answer passes on its way to the client
-            log.exception("the predictor failed; the end of an answer is forecast as before")
-            return
-        if after is not None:
-            exchange.thought_tokens, exchange.after_thinking = thought, after
-            now, expected = self.journal.clock(), after.expected_tokens
-            scheduler.thought(exchange.id, thought, expected, after.q90_tokens, now)
+            onward = await self.serving.preemption.request_for(exchange, attempt, request, server)
+            upstream = attempt.connection = await server.upstream.connect()
+            request.holds_slot = True
+            relay = self.relay = self._relay_from(upstream)
+            self._send(relay, onward)
+            exchange.phase = Phase.PREFILL
+            await relay.finished
+        except CutError:
+            return await self._cut()
+        except RefusedError as error:
+            return Failed(AttemptEnd.REFUSED, str(error))
+        except BarredError as error:
+            return BodyBarred(error.refusal)
+        except UnreachableError as error:
+            server.becomes("down", str(error))
+            return Failed(AttemptEnd.UNREACHABLE, str(error))
+        except NotReadyError as error:
+            server.becomes("loading", str(error))  # only trial requests are sent from now on
+            return Failed(AttemptEnd.NOT_READY)
+        except UpstreamError as error:
+            return await self._broken_off(error)
+        except asyncio.CancelledError:
+            return self._left()
+        else:
+            return self._answered(relay.status)
+        finally:
+            self.relay = attempt.stop_reading = (
+                None  # each refers to the other: only a collection would free them
+            )
+            if limit is not None:
+                limit.cancel()
 
-    def _relay(
-        self,
-        exchange: Exchange,
-        attempt: Attempt,
-        upstream: UpstreamConnection,
-        request: Request,
-        heartbeat: Heartbeat,
-    ) -> Relay:
-        server, clock = self.pool.by_id[attempt.server_id], self.journal.clock
-        resumes = exchange.has_begun
-        engine, shape = server.stamps is not None, exchange.asked.route.shape
-        # A later request may name this one's answer, which only its server has.
-        stores = len(self.pool) > 1 and shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
+    def _limited(self) -> asyncio.TimerHandle | None:
+        """Have the answer ended once it has taken as long as it may."""
+        own_s = self.serving.access.clients.rules_of(self.exchange.job.client).max_answer_s
+        most_s = self.serving.max_answer_s if own_s is None else own_s
+        if not most_s:
+            return None
+        left_s = most_s - self.exchange.service_s(self.serving.journal.clock())
+        return asyncio.get_running_loop().call_later(max(left_s, 0.0), _overrun, self.exchange)
+
+    def _relay_from(self, upstream: UpstreamConnection) -> Relay:
+        """Return what passes on the answer that comes from a connection."""
+        exchange, request, server, pool = self.exchange, self.request, self.server, self.serving.pool
+        resumes, shape = self.resumes, exchange.asked.route.shape
         may_wait = request.complete and server.adapter.REPORTS_LOADING and not server.health.given_up
         if may_wait and (since_s := exchange.not_ready_since_s) is not None:
             # Others may have been served since: one model may be missing for good.
-            may_wait = clock() - since_s < server.health.grace_s
-
-        def on_head(head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
-            server.began(head.status)
-            attempt.usage = UsageReader(head, exchange.answer, server.speeds.tokens_an_event)
-            # Not with the reader itself: it would keep the answer's tail until a garbage collection.
-            attempt.usage.on_answer = partial(self._has_thought, exchange, attempt)
-            return attempt.usage, self.engines.dropped(exchange, attempt, head, clock()) if engine else ()
-
-        def on_first_byte() -> None:
-            attempt.first_byte_s = clock()
-            if engine:
-                self.engines.begun(exchange, attempt, attempt.first_byte_s)
-            if resumes:
-                self.preemption.continued(exchange, attempt)
-            exchange.phase = Phase.DECODING
-
-        def on_piece() -> None:
-            server.silences.heard(attempt, clock())
-
+            may_wait = self.serving.journal.clock() - since_s < server.health.grace_s
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
             content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
@@ -404,17 +260,178 @@ class Serving:
             request,
             upstream,
             server,
-            self.refusals.pages,
-            self.refusals.about(exchange),
-            on_head=on_head,
-            on_first_byte=on_first_byte,
-            on_piece=on_piece,
+            self.serving.refusals.pages,
+            self.serving.refusals.about(exchange),
+            watcher=self,
             shape=shape,
             may_wait=may_wait,
-            elsewhere=partial(self.pool.elsewhere, exchange) if request.complete and not resumes else None,
+            elsewhere=partial(pool.elsewhere, exchange) if request.complete and not resumes else None,
             holds_head=request.complete,
-            heartbeat=heartbeat,
-            on_id=partial(self.pool.holds, server=server) if stores else None,
+            heartbeat=self.heartbeat,
+            on_id=partial(pool.holds, server=server) if len(pool) > 1 and shape in STORED else None,
+        )
+
+    def _send(self, relay: Relay, onward: ContinuationRequest | None) -> None:
+        """Begin to send the request, or the one that goes on with its answer."""
+        exchange, request, attempt = self.exchange, self.request, self.attempt
+        server, upstream = self.server, relay.upstream
+        parsed, work = exchange.asked.parsed, exchange.asked.route.work
+        stamps, is_repeatable = server.stamps, has_no_side_effects(request, parsed)
+        barred = self.serving.access.barred(exchange.job.client, stamps)
+        if onward is None:
+            keep, stamp = relay.may_wait or relay.elsewhere is not None, None
+            if stamps is not None:
+                stamp = self.serving.annotation.stamp(exchange, attempt, server, request.head)
+            forward(
+                request,
+                upstream,
+                relay,
+                server,
+                barred=barred,
+                members=None if parsed.ranks_itself is False else parsed.members,
+                keep=keep or (request.complete and work is not Work.OPAQUE),
+                stamp=stamp,
+                uncompressed=self.heartbeat.may_open or relay.on_id is not None,
+            )
+        else:
+            body = msgspec.json.encode(onward.body)
+            forward_continuation(request, upstream, relay, server, body, onward.path, barred=barred)
+        if request.complete:
+            attempt.heard_s = self.serving.journal.clock()
+        if request.is_kept and is_repeatable:
+            attempt.give_up = relay.give_up if request.complete else None
+            # It may be cut, and sent again, before any of its answer has come.
+            if (
+                stamps is None
+                and work is Work.GENERATE
+                and self.serving.preemption.enabled
+                and not exchange.has_begun
+            ):
+                attempt.stop_reading = relay.cut
+        self.serving.journal.counts["resumes"] += (
+            bool(exchange.parts) and exchange.parts[-1].read_s is not None
+        )
+
+    # What the answer brings.
+
+    def head(self, head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
+        attempt, server = self.attempt, self.server
+        server.began(head.status)
+        usage = UsageReader(head, self.exchange.answer, server.speeds.tokens_an_event)
+        attempt.usage, usage.on_answer = usage, self._thought
+        if server.stamps is None:
+            return usage, ()
+        return usage, self.serving.engines.dropped(self.exchange, attempt, head, self.serving.journal.clock())
+
+    def first_byte(self) -> None:
+        exchange, attempt = self.exchange, self.attempt
+        attempt.first_byte_s = self.serving.journal.clock()
+        if self.server.stamps is not None:
+            self.serving.engines.begun(exchange, attempt, attempt.first_byte_s)
+        if self.resumes:
+            self.serving.preemption.continued(exchange, attempt)
+        exchange.phase = Phase.DECODING
+
+    def piece(self) -> None:
+        self.server.silences.heard(self.attempt, self.serving.journal.clock())
+
+    def _thought(self) -> None:
+        """Expect the end of the answer by what follows its thinking."""
+        exchange, usage, scheduler = self.exchange, self.attempt.usage, self.serving.dispatcher.scheduler
+        parsed = exchange.asked.parsed
+        if parsed.view is None or usage is None or parsed.choices > 1 or exchange.id not in scheduler.running:
+            return
+        thought = exchange.tokens - usage.tokens + round(usage.thought * usage.tokens_an_event)
+        try:
+            after = self.serving.predictor.after_thinking(parsed.view, thought)
+        except Exception:  # the answer passes on its way to the client
+            log.exception("the predictor failed; the end of an answer is forecast as before")
+            return
+        if after is not None:
+            exchange.thought_tokens, exchange.after_thinking = thought, after
+            now, expected = self.serving.journal.clock(), after.expected_tokens
+            scheduler.thought(exchange.id, thought, expected, after.q90_tokens, now)
+
+    # How an attempt ends.
+
+    def _answered(self, status: int) -> Answered:
+        attempt = self.attempt
+        if attempt.usage is not None:
+            attempt.totals = self.serving.preemption.totals(self.exchange, attempt, attempt.usage.totals())
+        if self.server.loaded is not None:
+            self.server.loaded.answered(self.exchange, status)
+        return Answered(status, attempt.totals.error)
+
+    def _left(self) -> ServingEvent:
+        attempt, relay = self.attempt, self.relay
+        if relay is not None and relay.whole:
+            # It left with the last byte. The connection may serve another request by now.
+            return self._answered(relay.status)
+        if relay is None or relay.broken or attempt.connection is None:
+            return ClientLeft()
+        attempt.connection.let_go()
+        heard_all = False
+        if attempt.usage is not None and attempt.usage.streaming:
+            totals = attempt.usage.totals()
+            heard_all = totals.complete  # OpenAI's SDK leaves before the end of the message
+            if heard_all:
+                attempt.totals = self.serving.preemption.totals(self.exchange, attempt, totals)
+        return ClientLeft(at_work=True, heard_all=heard_all, status=relay.status)
+
+    async def _cut(self) -> ServingEvent:
+        """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
+        try:
+            self.serving.preemption.suspended(self.exchange, self.attempt)
+            await self.serving.stop(self.exchange)
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, status=self.relay.status if self.relay is not None else 0)
+        return Failed(AttemptEnd.CUT)
+
+    async def _broken_off(self, error: UpstreamError) -> ServingEvent:
+        """Find out whether the server is still up, and whether the client would notice another attempt."""
+        status = self.relay.status if self.relay is not None else 0
+        try:
+            if isinstance(error, UnfitError) and self.attempt.connection is not None:
+                await self.serving.stop(self.exchange)  # the server may be at it still
+            elif not await self._is_server_there(str(error)):
+                if isinstance(error, UnfitError):
+                    return Failed(AttemptEnd.UNREACHABLE, str(error))
+                self.attempt.server_gone = True
+        except asyncio.CancelledError:
+            return ClientLeft(at_work=True, status=status)
+        return Failed(AttemptEnd.BROKEN, str(error), status, self._is_repeatable())
+
+    async def _is_server_there(self, why: str) -> bool:
+        """Whether a server that broke off can still be reached; it counts as down if not."""
+        self.server.probe_due.set()
+        try:
+            (await self.server.upstream.connect(fresh=True)).close()
+        except UnreachableError:
+            self.server.becomes("down", why)
+            return False
+        except UpstreamError:
+            pass  # it is this machine that can open no more
+        return True
+
+    def _is_repeatable(self) -> bool:
+        """Whether another attempt would go unnoticed by the client."""
+        exchange, request, splice = self.exchange, self.request, self.exchange.splice
+        if request.answered:
+            return splice is not None and splice.asked.streamed and splice.can_go_on
+        if splice is not None and not splice.asked.streamed:
+            exchange.only_as_asked = True
+            if splice.holds_more:
+                self.serving.preemption.streams_more(self.server, exchange.job.model)
+        exchange.splice = None
+        return request.complete and has_no_side_effects(request, exchange.asked.parsed)
+
+    def _report_repeat(self, why: str) -> None:
+        """Count an answer that broke off and is asked for again, unnoticed by its client."""
+        self.serving.journal.counts["repeats"] += 1
+        name, job_id = self.server.name, self.exchange.id
+        how = "goes on" if self.exchange.has_begun else "is asked for again"
+        self.serving.journal.event(
+            logging.WARNING, f"{name} broke off the answer to {job_id} ({why}): it {how}"
         )
 
 

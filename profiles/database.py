@@ -37,7 +37,7 @@ MARK = INDEX.encode()
 
 FIRST_BYTES = 1 << 18  # where `MARK` is found: SQLite stores the schema first
 NOTHING_YET = "nothing is recorded yet in {}; run: clairvoyant serve"
-DAMAGED = "{} is damaged; start clairvoyant serve, which renames it and creates an empty one"
+DAMAGED = "{} is damaged; start clairvoyant serve, which renames it and keeps what can be read of it"
 MAGIC = b"SQLite format 3\0"
 
 

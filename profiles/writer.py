@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,6 +34,7 @@ from profiles.database import (
     set_aside,
 )
 from profiles.records import Begun, Comparison, Finished
+from profiles.rescue import rescue
 from profiles.schema import CLIENT, COLUMNS, INSERT, VALUES
 from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
@@ -136,7 +137,7 @@ class Writer:
         self._thread.start()
 
     def _open(self) -> None:
-        """Open the database; rename a damaged one and create an empty one."""
+        """Open the database; rename a damaged one and create one with what can be read of it."""
         found = None
         with suppress(OSError):
             found = self.path.stat()
@@ -146,7 +147,9 @@ class Writer:
             if found is None:
                 raise
             if (aside := set_aside(self.path, found)) is not None:
-                log.warning("%s is damaged: renamed to %s, created an empty one", self.path, aside)
+                with closing(open_database(self.path)) as connection, explained(self.path):
+                    kept = rescue(connection, aside)
+                log.warning("%s is damaged: renamed to %s; kept of it: %s", self.path, aside, kept)
             self._begin()
 
     def _begin(self) -> None:

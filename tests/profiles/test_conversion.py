@@ -24,7 +24,7 @@ from profiles.schema import SCHEMA_VERSION
 from profiles.states import load_state
 from profiles.store import every, samples_of
 from profiles.writer import Writer
-from tests.fakes.remembered import FINISHED, keep, recorded
+from tests.fakes.remembered import recorded
 
 MADE = sorted((Path(__file__).parent / "databases").glob("*.sql"))
 PROMPTS_FROM, COMPARED_FROM = 13, 12  # the schemas since which bodies are recorded, and gains
@@ -229,10 +229,32 @@ def test_erasing_requests_removes_the_copy(old: Path) -> None:
     assert len(recorded(old)) == REQUESTS
 
 
-def test_a_database_without_its_tables_is_set_aside(old: Path) -> None:
-    with closing(sqlite3.connect(old)) as connection, connection:
+def drop_history(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE history")
-    Writer(old).close()
-    assert old.with_name("c.db.damaged-1").exists()
-    keep(old, (FINISHED,))
-    assert len(recorded(old)) == 1
+
+
+def overwrite_history(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'history'").fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\x5a" * size)
+
+
+@pytest.mark.parametrize("damage", [drop_history, overwrite_history])
+def test_what_cannot_be_converted_is_dropped_alone(
+    old: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(old)
+    with caplog.at_level(logging.WARNING, "clairvoyant"):
+        Writer(old).close()
+    aside = old.with_name("c.db.damaged-1")
+    assert caplog.messages == [
+        f"{old} is damaged: renamed to {aside}; kept of it: profiles 1, requests 0, learned states 2"
+    ]
+    with reading(old) as connection:
+        assert [each.profile.tau_s for each in every(connection)] == [120.0]
+        assert len(samples_of(connection, "gemma@ollama")) == 1

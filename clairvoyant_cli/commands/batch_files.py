@@ -93,7 +93,8 @@ def results_of(path: Path, lines: Sequence[Line]) -> Iterator[tuple[set[str], Bi
             if not is_whole:
                 deque(_written(old, path, {}), maxlen=0)
                 kept.replace(old)
-            errors.truncate(0)
+            errors.seek(0)
+            errors.truncate()
             with kept.open("ab") as results:
                 if not is_whole:
                     results.writelines(text for text, _ in _written(old, path, asked))
@@ -127,12 +128,15 @@ def _written(path: Path, batch_file: Path, asked: Mapping[str, str]) -> Iterator
 
 
 def add_line(file: BinaryIO, record: dict[str, Any]) -> None:
-    """Write a record. ClairvoyantError if the file has been removed or replaced: results would be missing."""
-    file.write(encoded(record) + b"\n")
+    """Write a record. ClairvoyantError if the file has been removed, replaced or changed by anyone else:
+    results would be missing.
+    """
+    path, text = Path(file.name), encoded(record) + b"\n"
+    end = file.tell() + len(text)
+    file.write(text)
     file.flush()
-    path = Path(file.name)
-    if not (path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))):
-        raise ClairvoyantError(f"{file.name} was removed or replaced; run the same command again")
+    if file.tell() != end or not (path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))):
+        raise ClairvoyantError(f"{file.name} was removed, replaced or changed; run the same command again")
 
 
 def encoded(value: object, *, sort_keys: bool = False) -> bytes:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -256,21 +256,24 @@ async def test_a_request_that_changed_is_sent_again_and_no_other(tmp_path: Path)
     assert len(run.kept("results.old")) == 2
 
 
-async def test_results_that_are_removed_meanwhile_are_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 0)], ids=["removed", "emptied"])
+@pytest.mark.parametrize(("which", "status"), [("results", "200 OK"), ("errors", "400 Bad Request")])
+async def test_results_that_are_lost_meanwhile_are_an_error(
+    lose: Callable[[Path], None], which: str, status: str, tmp_path: Path
+) -> None:
+    lost = tmp_path / f"night.{which}.jsonl"
+
     async def script(it: Conversation) -> None:
         while True:
-            await it.request()
-            (tmp_path / "night.results.jsonl").unlink(missing_ok=True)
-            it.send(answer(GOOD))
+            if asked_for(await it.request()) == "b":
+                lose(lost)
+            it.send(answer(GOOD, status=status))
 
     async with between(script) as (daemon, _):
         run = Run(tmp_path / "night.jsonl", daemon)
         run.path.write_text(line("a") + line("b"))
         code, said = await run.end("-n", "1")
-    assert (code, "night.results.jsonl was removed or replaced; run the same command again" in said) == (
-        1,
-        True,
-    )
+    assert (code, f"{lost.name} was removed, replaced or changed" in said) == (1, True)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

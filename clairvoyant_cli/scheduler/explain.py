@@ -6,20 +6,19 @@ place under first-come-first-served beside it, by the same predictions.
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from math import inf
-from typing import overload
+from typing import NamedTuple, overload
 
 from clairvoyant_cli.scheduler.causes import Cause
 from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
-from clairvoyant_cli.scheduler.job import Job, Reason
+from clairvoyant_cli.scheduler.job import FIRST, Job, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import StartForecast
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """The place of a waiting job."""
 
     job: Job
@@ -30,6 +29,7 @@ class Standing:
     ahead: float | None  # how many start before it, newcomers included; None likewise
     rank_fcfs: int  # in arrival order
     start_fcfs_s: float
+    left_s: float  # how long it is predicted to take once it starts
     tau_s: float | None = None  # its starvation timeout, None if the guard does not apply to it
     overdue_s: float | None = None  # the time past it, negative before
     overdue_more: int = 0  # jobs that are past theirs by more
@@ -51,28 +51,25 @@ class Standings(Sequence[Standing]):
         slots: int,
         ranges: ForecastRanges | None = None,
     ) -> None:
-        """`running_s` is the predicted work left of running jobs, over `slots`. O(n log n), 2 us a job."""
+        """`running_s` is the predicted work left of running jobs, over `slots`."""
         self.jobs = scheduler.waiting(now)
-        self._scheduler = scheduler
+        self._scheduler, self._policy = scheduler, scheduler.policy
         self._now = now
         self._slots = slots
+        self._guarded, self._tau_of = scheduler.policy.guarded, cache(scheduler.clients.tau_of)
         self._excess_s = scheduler.queue.excess_s(now)
         # What would start now is not always the first by key: its model may not be loaded, or the guard acts.
         if (choice := scheduler.next_up(now)) is not None:
             self.jobs.remove(choice.job)
             self.jobs.insert(0, choice.job)
         self._by_guard = choice.job if choice and choice.reason is Reason.TAU else None
-        left_s = [job.remaining_s for job in self.jobs]
-        self._before_s = list(accumulate(left_s, initial=running_s))
+        self._left_s = [job.remaining_s for job in self.jobs]
+        self._before_s = list(accumulate(self._left_s, initial=running_s))
         self._latest: list[float] | None = None
-        orders = [(job.arrival_s, job.seq) for job in self.jobs]
-        by_arrival = sorted(range(len(orders)), key=orders.__getitem__)
-        self._before_fcfs_s = list(accumulate(map(left_s.__getitem__, by_arrival), initial=running_s))
-        self._place_fcfs = [0] * len(orders)
-        for place_fcfs, place in enumerate(by_arrival):
-            self._place_fcfs[place] = place_fcfs
+        self._before_fcfs_s: list[float] = []
+        self._place_fcfs: list[int] = []
         self._starts = StartForecast(scheduler, self.jobs, now)
-        self._by_start: list[tuple[int, Job]] = []  # the place of each job in `jobs`, in order of the starts
+        self._by_start: list[int] = []  # the places of the jobs, in the order of their starts
         self._known = 0  # how many of them are
         self._ranges = ranges or ForecastRanges()
         self._ranges.learn_outcomes(scheduler, now)
@@ -104,23 +101,30 @@ class Standings(Sequence[Standing]):
     def order(self, number: int) -> None:
         """Order the jobs by their starts, as far as this number of the first."""
         if self._known < min(number, len(self)):
-            starts = self._starts.first(number)
-            places = list(enumerate(self.jobs))
+            starts = {job: wait.mid_s for job, wait in self._starts.first(number).items()}
             if self.jobs[0] in starts:
                 starts[self.jobs[0]] = 0.0  # the scheduler has chosen it
-            places.sort(key=lambda place: starts.get(place[1], inf))
-            self._by_start, self._known = places, number
+            in_s = [starts.get(job, inf) for job in self.jobs]
+            self._by_start, self._known = sorted(range(len(in_s)), key=in_s.__getitem__), number
+        if len(self._place_fcfs) < len(self):
+            orders = [(job.arrival_s, job.seq) for job in self.jobs]
+            by_arrival = sorted(range(len(orders)), key=orders.__getitem__)
+            left_s = map(self._left_s.__getitem__, by_arrival)
+            self._before_fcfs_s = list(accumulate(left_s, initial=self._before_s[0]))
+            self._place_fcfs = sorted(range(len(orders)), key=by_arrival.__getitem__)
 
     def _standing(self, number: int) -> Standing:
-        place, job = self._by_start[number]
+        place = self._by_start[number]
+        job = self.jobs[place]
         tau_s = self._tau_s(job)
         late_s = None if tau_s is None else self._now - job.arrival_s - tau_s
         wait = None if self._scheduler.paused else self._starts.wait_of(job)
         start = None if wait is None else self._ranges.of_wait(job, wait)
-        start_fcfs_s = self._before_fcfs_s[self._place_fcfs[place]] / self._slots
-        if wait is not None and start is not None and wait.mid_s and self._before_s[place]:
+        place_fcfs, before_s = self._place_fcfs[place], self._before_s[place]
+        start_fcfs_s = self._before_fcfs_s[place_fcfs] / self._slots
+        if wait is not None and start is not None and wait.mid_s and before_s:
             alone_s = start.mid_s * wait.alone_s / wait.mid_s
-            start_fcfs_s *= self._slots * alone_s / self._before_s[place]
+            start_fcfs_s *= self._slots * alone_s / before_s
         return Standing(
             job,
             self._cause(job, late_s if place else None),
@@ -128,8 +132,9 @@ class Standings(Sequence[Standing]):
             job is self._by_guard,
             start,
             None if wait is None else wait.ahead,
-            self._place_fcfs[place] + 1,
+            place_fcfs + 1,
             start_fcfs_s,
+            self._left_s[place],
             tau_s,
             late_s,
             0 if late_s is None or late_s <= 0.0 else self._later_than(late_s),
@@ -137,9 +142,7 @@ class Standings(Sequence[Standing]):
 
     def _tau_s(self, job: Job) -> float | None:
         """Return after how long the guard starts a job, None if it never does."""
-        if job.held or job.background_levels or not self._scheduler.policy.guarded:
-            return None
-        return self._scheduler.clients.tau_of(job.client)
+        return self._tau_of(job.client) if self._guarded and not (job.held or job.background_levels) else None
 
     @property
     def late(self) -> int:
@@ -148,29 +151,29 @@ class Standings(Sequence[Standing]):
 
     def _later_than(self, late_s: float) -> int:
         if self._latest is None:
-            found = ((job, self._tau_s(job)) for job in self.jobs)
-            late = (self._now - job.arrival_s - tau_s for job, tau_s in found if tau_s is not None)
-            self._latest = sorted(late_s for late_s in late if late_s > 0.0)
+            found = [(job.arrival_s, self._tau_s(job)) for job in self.jobs]
+            late = [self._now - arrival_s - tau_s for arrival_s, tau_s in found if tau_s is not None]
+            self._latest = sorted([late_s for late_s in late if late_s > 0.0])
         return len(self._latest) - bisect_right(self._latest, late_s)
 
     def _cause(self, job: Job, late_s: float | None) -> Cause:
-        scheduler, policy = self._scheduler, self._scheduler.policy
         if job.held or job.parked:
             return Cause.HELD if job.held else Cause.SESSION
-        takers = scheduler.takers(job)
+        scheduler, takers = self._scheduler, self._starts.takers(job)
         if not takers or scheduler.clients.is_limited(job.client):
             return Cause.LIMIT if takers else Cause.DOWN
-        if job.promoted:
+        if job.rank == FIRST:
             return Cause.PROMOTED
         if self._by_guard is not None and (job is self._by_guard or (late_s or 0.0) > 0.0):
             return Cause.GUARD  # where the guard starts none, a job past tau has its place by the policy
         if job.background_levels:
             return Cause.CHORE
-        if all(scheduler.fleet.residency.replaces(taker.id, job.affinity) for taker in takers):
+        residency, policy = scheduler.fleet.residency, self._policy
+        if residency.prices and all(residency.replaces(taker.id, job.affinity) for taker in takers):
             return Cause.SWAP
         if job.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT
-        if self._excess_s.get((job.client, job.interactive)):
+        if self._excess_s and self._excess_s.get((job.client, job.interactive)):
             return Cause.SHARE
         return policy.cause
 
@@ -234,7 +237,7 @@ _WORDS: dict[Cause, Callable[[Standing, Scheduler, NameOf], str]] = {
 
 def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
     guard = scheduler.policy.guard
-    if scheduler.policy.by_share and sum(waiting > 0 for waiting, _ in scheduler.clients.counts.values()) > 1:
+    if scheduler.policy.by_share and len(scheduler.clients.waiting) > 1:
         return "the guard starts one request per client and tau while several clients wait."
     if standing.overdue_more or guard is None:
         others = _plural(standing.overdue_more, "other")

@@ -185,19 +185,20 @@ class Clients:
         for job in ordered:
             queues.setdefault((job.client, job.interactive), deque()).append(job)
 
-        def head(whose: tuple[str, bool]) -> tuple[bool, bool, float, float, int, tuple[str, bool]]:
-            job = queues[whose][0]
+        def head(job: Job, whose: tuple[str, bool]) -> tuple[bool, bool, float, float, int, tuple[str, bool]]:
             return job.held, job.parked, job.rank, share_key(job, had_s), job.seq, whose
 
-        heads = [head(whose) for whose in queues]
+        weights = {whose: self.limits_of(whose[0]).weight for whose in queues}
+        heads = [head(queue[0], whose) for whose, queue in queues.items()]
         heapify(heads)
         while heads:
             whose = heads[0][-1]
-            job = queues[whose].popleft()
+            queue = queues[whose]
+            job = queue.popleft()
             yield job
-            had_s[whose] = had_s.get(whose, 0.0) + job.cost_s / self.limits_of(job.client).weight
-            if queues[whose]:
-                heapreplace(heads, head(whose))
+            had_s[whose] = had_s.get(whose, 0.0) + job.cost_s / weights[whose]
+            if queue:
+                heapreplace(heads, head(queue[0], whose))
             else:
                 heappop(heads)
 

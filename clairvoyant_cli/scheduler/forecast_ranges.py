@@ -110,7 +110,8 @@ class ForecastRanges:
         if self._due >= 1.0 and len(self._pending) < MAX_PENDING:
             self._due -= 1.0
             self._pending.append(_Sample(job, self._now, forecast_s, quantiles, served_s))
-        return Range(*[forecast_s * exp(at) for at in quantiles.at])
+        low, mid, high = quantiles.at
+        return Range(forecast_s * exp(low), forecast_s * exp(mid), forecast_s * exp(high))
 
     def _is_judged(self, sample: _Sample, scheduler: Scheduler) -> bool:
         """Learn from a sample if its outcome is known; return whether it is done with."""

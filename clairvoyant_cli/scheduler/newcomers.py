@@ -1,11 +1,11 @@
 """Jobs that are expected to arrive: as many, and of the same sizes, as in the last minutes."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import accumulate
 from math import exp
-from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import MIN_SIGMA, Job, sigma_of
 from clairvoyant_cli.scheduler.policy import Policy
@@ -15,13 +15,13 @@ LEAST_S = 60.0  # in the first minute, the rest of it counts as silence
 MOST = 128
 SAMPLED = (1.0 / 6.0, 0.5, 5.0 / 6.0)  # of a time, where it is computed who goes before
 
+MAX_LOAD = 0.95  # limit of the load of newcomers: a wait grows at most twentyfold
+PASSES = 4  # of the fixed point: newcomers during a wait make it longer
 
-class Flow(NamedTuple):
-    """Per second: jobs, the sum of their seconds of work and of its square."""
 
-    jobs: float
-    work_s: float
-    squares: float
+Delay = tuple[float, float, float, float, float]
+"""How newcomers delay a start: the mean seconds until then, for how long they pass, their load meanwhile, and
+per second how many pass and the sum of the squares of their seconds of work."""
 
 
 class Newcomers:
@@ -37,8 +37,10 @@ class Newcomers:
         """Forget all: from now on another policy orders them."""
         self._came.clear()
 
-    def expected(self, policy: Policy, now: float) -> Callable[[Job, float], Flow]:
-        """Return what tells the jobs that are expected within a time and would start before a waiting one."""
+    def expected(self, policy: Policy, now: float, slots: int) -> Callable[[Job, float], Delay]:
+        """Return a function that says how newcomers delay a waiting job that would start in some seconds
+        without them.
+        """
         zero, one = (policy.key(Job("", at_s, queued_s=at_s)) for at_s in (0.0, 1.0))
         aging, first_s = one - zero, self._came[0][2] if self._came else now
         over_s = min(WINDOW_S, max(now - first_s, LEAST_S if len(self._came) < MOST else 1e-3))
@@ -48,23 +50,41 @@ class Newcomers:
             if now - at_s < WINDOW_S
         ]
         rows.sort()
-        orders, number = [row[:2] for row in rows], len(SAMPLED)
+        ranks, keys = [row[0] for row in rows], [row[1] for row in rows]
         work_s = [0.0, *accumulate([row[2] for row in rows])]
         squares = [0.0, *accumulate([row[3] for row in rows])]
+        first, middle, last = SAMPLED
+        number, bounds = len(SAMPLED), dict[float, tuple[int, int]]()  # of the rows of a rank
 
-        def before(job: Job, within_s: float) -> Flow:
-            jobs, seconds, square = 0, 0.0, 0.0
-            for share in SAMPLED:  # called thousands of times for a long queue
-                at = bisect_left(orders, (job.rank, job.key - aging * (now + share * within_s)))
-                jobs += at
-                seconds += work_s[at]
-                square += squares[at]
-            return Flow(jobs / number / over_s, seconds / number, square / number)
+        def delay(job: Job, free_s: float) -> Delay:  # a thousand times for a long queue
+            rank, key, until_s, mean_s, load = job.rank, job.key, free_s, free_s, 0.0
+            if rank not in bounds:
+                bounds[rank] = bisect_left(ranks, rank), bisect_right(ranks, rank)
+            low, high = bounds[rank]
+            one = two = three = high
+            for _ in range(PASSES):
+                # Where keys age, later newcomers go before it less often.
+                one = bisect_left(keys, key - aging * (now + first * until_s), low, high)
+                two = bisect_left(keys, key - aging * (now + middle * until_s), low, high)
+                three = bisect_left(keys, key - aging * (now + last * until_s), low, high)
+                load = (work_s[one] + work_s[two] + work_s[three]) / number / slots
+                if load > MAX_LOAD:
+                    load = MAX_LOAD
+                mean_s = free_s / (1.0 - load)
+                until_s = (until_s + mean_s) / 2.0
+            square = (squares[one] + squares[two] + squares[three]) / number
+            return mean_s, until_s, load, (one + two + three) / number / over_s, square
 
-        return before
+        return delay
 
 
 def square_of(job: Job, work_s: float) -> float:
     """Return the mean square of a job's real work, of which `work_s` is predicted."""
-    sigma = sigma_of(job.tokens, job.tokens_q90) if job.tokens > 0.0 and job.tokens_q90 > 0.0 else 0.0
-    return work_s * work_s * exp(max(sigma, MIN_SIGMA) ** 2)
+    return work_s * work_s * _spread(job.tokens, job.tokens_q90)
+
+
+@lru_cache(2048)
+def _spread(tokens: float, q90: float) -> float:
+    """Return the mean square of an answer's real length, as a multiple of the square of the predicted one."""
+    sigma = sigma_of(tokens, q90) if tokens > 0.0 and q90 > 0.0 else 0.0
+    return exp(max(sigma, MIN_SIGMA) ** 2)

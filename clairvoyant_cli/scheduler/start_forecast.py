@@ -4,25 +4,23 @@ A job that would wait t0 seconds without newcomers waits t0 / (1 - rho), where r
 go before it. The guard limits that: past tau, few pass it. The spread follows from that of the lengths.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil, exp, inf, log1p, sqrt
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import FIRST, Job
 from clairvoyant_cli.scheduler.newcomers import square_of
 from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
-MAX_LOAD = 0.95  # limit of the load of newcomers: a wait grows at most twentyfold
-
 STRETCH_SHARE = 0.5
 """A guard that lets those pass that waited 1/r as long is taken for one of r / 2: few of them have waited
 just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
 
-PASSES = 4  # of the fixed point: newcomers during a wait make it longer
 MIN_SIGMA, MAX_SIGMA = 0.15, 2.5  # limits of the spread of a wait, as the sigma of its logarithm
 MAX_PLAYED = 200  # jobs simulated to compare policies: some ten milliseconds per policy
 
@@ -52,57 +50,67 @@ class StartForecast:
     def __init__(self, scheduler: Scheduler, order: Sequence[Job], now: float) -> None:
         self._scheduler, self._now = scheduler, now
         self._order = iter(order)
-        guarded = [job for job in order if job.ready and not job.background_levels]
+        guarded = [job for job in order if not (job.background_levels or job.held or job.parked)]
         self._oldest = iter(sorted(guarded, key=attrgetter("arrival_s", "seq")))
         self._longest: Job | None = None
-        self._newcomers = scheduler.newcomers.expected(scheduler.policy, now)
-        self._since = self._scheduler.guard.since
+        self._since = scheduler.guard.since
         self._slots, self._free_s = _slots(scheduler, now)
+        self._delay = scheduler.newcomers.expected(scheduler.policy, now, len(self._slots))
+        self._tau_of = cache(scheduler.clients.tau_of)
+        self._takers: dict[tuple[str, frozenset[str]], list[ServerSlots]] = {}
         self._found: dict[Job, Wait] = {}
         self._client_ends: dict[str, list[float]] = {}
         self._work_s = self._squares = 0.0
         self._variance = (len(self._slots) * min(self._free_s, default=0.0)) ** 2
-        self._guards = len(self._slots) > 0 and scheduler.policy.guarded
+        self._guard = guard = scheduler.policy.guard
+        self._stretch = 1.0 if guard is None else max(guard.stretch * STRETCH_SHARE, 1.0)
+        self._guards = bool(self._slots)
+
+    def takers(self, job: Job) -> list[ServerSlots]:
+        """Return the available servers that may serve a waiting job; none if it is held or parked."""
+        if job.held or job.parked:
+            return []
+        kind = job.pinned, job.able
+        if kind not in self._takers:
+            self._takers[kind] = self._scheduler.takers(job)
+        return self._takers[kind]
 
     def wait_of(self, job: Job) -> Wait | None:
-        """Return when a waiting job will start; None if no server that is up can take it, or it is held."""
-        if not self._scheduler.takers(job):
-            return None
-        while job not in self._found:
-            self._follow(next(self._order))
-        return self._found[job]
+        """Return when a waiting job will start; None if no server that is up can take it, or it was held."""
+        if job not in self._found and self.takers(job):
+            for following in self._order:
+                self._follow(following)
+                if job in self._found:
+                    break
+        return self._found.get(job)
 
-    def first(self, number: int) -> dict[Job, float]:
-        """Return the median seconds until at least this number of jobs start, of all that can."""
-        for following in self._order:
+    def first(self, number: int) -> dict[Job, Wait]:
+        """Return when at least this number of jobs start, of all that can."""
+        for following in self._order if len(self._found) < number else ():
             self._follow(following)
             if len(self._found) >= number:
                 break
-        return {job: wait.mid_s for job, wait in self._found.items()}
+        return self._found
 
     def _follow(self, job: Job) -> None:
-        if job not in self._found and self._scheduler.takers(job):
-            self._start_until(job)
-
-    def _start_until(self, job: Job) -> None:
-        """Start a job, and before it those that the guard would start first."""
-        while True:
+        """Start a job if it can, and before it those that the guard would start first."""
+        waits = job not in self._found and bool(self.takers(job))
+        while waits:
             plan, age_s = self._plan(job), self._now - job.arrival_s
-            overdue = None if job.promoted else self._overdue(job, plan.mean_s, age_s)
+            overdue = None if job.rank == FIRST else self._overdue(job, plan.mean_s, age_s)
             self._since = 0 if overdue else self._since + 1
-            if overdue is None:
-                return self._start(job, plan)
-            self._start(*overdue)
+            self._start(*(overdue or (job, plan)))
+            waits = overdue is not None
 
     def _overdue(self, job: Job, in_s: float, age_s: float) -> tuple[Job, _Plan] | None:
         """Return the job that the guard would start before another, which could start after a time."""
         while self._guards and (self._longest is None or self._longest in self._found):
-            self._longest = next(filter(self._scheduler.takers, self._oldest), None)
+            self._longest = next(filter(self.takers, self._oldest), None)
             self._guards = self._longest is not None
-        longest, guard = self._longest, self._scheduler.policy.guard
+        longest, guard = self._longest, self._guard
         if not self._guards or longest is None or longest is job or guard is None:
             return None
-        tau_s, waited_s = self._scheduler.clients.tau_of(longest.client), self._now + in_s - longest.arrival_s
+        tau_s, waited_s = self._tau_of(longest.client), self._now + in_s - longest.arrival_s
         if tau_s is None or waited_s <= tau_s or not guard.allows(waited_s, age_s + in_s, self._since):
             return None
         plan = self._plan(longest)
@@ -110,46 +118,38 @@ class StartForecast:
 
     def _plan(self, job: Job) -> _Plan:
         slot, free_s = self._slot_for(job)
-        number, guard = len(self._slots), self._scheduler.policy.guard
-        mean_s = until_s = free_s
-        for _ in range(PASSES):
-            # Where keys age, later newcomers go before it less often.
-            flow = self._newcomers(job, until_s)
-            load = min(flow.work_s / number, MAX_LOAD)
-            mean_s = free_s / (1.0 - load)
-            until_s = (until_s + mean_s) / 2.0
-        tau_s = None if guard is None or job.background_levels else self._scheduler.clients.tau_of(job.client)
-        age_s = self._now - job.arrival_s
-        if guard is not None and tau_s is not None and age_s + mean_s > tau_s:
-            stretch = max(guard.stretch * STRETCH_SHARE, 1.0)
+        number, stretch, age_s = len(self._slots), self._stretch, self._now - job.arrival_s
+        mean_s, until_s, load, jobs, squares = self._delay(job, free_s)
+        tau_s = None if self._guard is None or job.background_levels else self._tau_of(job.client)
+        if tau_s is not None and age_s + mean_s > tau_s:
             guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
             mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)
             until_s = (mean_s - free_s) / load if load else 0.0
         grows = mean_s / free_s if free_s else 1.0
         started = len(self._found)
-        if number > 1 and started:
+        if number > 1 and started and free_s:
             # Long jobs seldom are what ends first: more than half of a job is left in each other slot.
             left_s = (self._squares / self._work_s - self._work_s / started) / 2.0 if self._work_s else 0.0
             left_s *= (1.0 - 1.0 / number) * (1.0 - (1.0 - 1.0 / number) ** started)
-            less = free_s / (free_s + max(left_s, 0.0)) if free_s else 1.0
+            less = free_s / (free_s + max(left_s, 0.0))
             mean_s, free_s = mean_s * less, free_s * less
-        variance = (self._variance + mean_s * flow.squares) * (grows / number) ** 2
-        return _Plan(mean_s, variance, free_s, flow.jobs * until_s, slot)
+        variance = (self._variance + mean_s * squares) * (grows / number) ** 2
+        return _Plan(mean_s, variance, free_s, jobs * until_s, slot)
 
     def _slot_for(self, job: Job) -> tuple[int, float]:
         """Return the slot that a job would take, and when."""
-        slots, free_s = self._slots, self._free_s
-        able: Iterable[int] = range(len(slots))
+        free_s, able = self._free_s, list[int]()
         if job.pinned or job.able:
-            names = {server.id for server in self._scheduler.takers(job)}
-            able = [number for number in able if slots[number].id in names] or able  # it may have left
-        slot = min(able, key=free_s.__getitem__)
+            names = {server.id for server in self.takers(job)}
+            able = [number for number, server in enumerate(self._slots) if server.id in names]
+        slot = min(able, key=free_s.__getitem__) if able else free_s.index(min(free_s))
         ends = self._ends_of(job.client)
         return slot, max(free_s[slot], ends[0]) if ends else free_s[slot]
 
     def _ends_of(self, client: str) -> list[float]:
         """Return when the jobs end whose slots a client at its limit waits for, as a heap; empty below it."""
-        limit = self._scheduler.clients.limits_of(client).max_running
+        clients = self._scheduler.clients
+        limit = clients.limits_of(client).max_running if clients.limits_slots else None
         if limit is None:
             return []
         if client not in self._client_ends:

@@ -47,7 +47,7 @@ class AnswerPart:
     slot: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that triples the time to make one, and a state may have a thousand
 class QueuedRequest:
     """A queued request."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from cProfile import Profile
 from dataclasses import replace
 from random import Random
 
@@ -20,7 +21,9 @@ from clairvoyant_cli.proxy.requests.truncations import Truncations
 from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.scheduler.chain import Chain
+from clairvoyant_cli.scheduler.job import Estimates, Terms
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import UNKNOWN, PromptView
 from profiles.records import Finished
@@ -159,7 +162,7 @@ async def test_a_snapshot_keeps_nothing_of_a_request_that_has_ended() -> None:
     assert [each.id for each in parts.snapshot().running] == [exchange.id], "its slot is not free yet"
     await parts.tasks[0]
     assert not parts.snapshot().running
-    assert not parts.views._predicted
+    assert not parts.views._kept
 
 
 async def test_a_long_queue_is_shown_in_steps_during_which_it_may_change() -> None:
@@ -176,6 +179,53 @@ async def test_a_long_queue_is_shown_in_steps_during_which_it_may_change() -> No
     assert state is not None
     left = {each.id for each in gone}
     assert [row.id for row in state.queue] == [each for each in whole if each not in left]
+
+
+@pytest.mark.parametrize("held_at", range(12))
+async def test_a_request_may_be_held_and_released_while_a_state_is_built(held_at: int) -> None:
+    parts = daemon_parts(capacity=500)
+    *_, last = [parts.queued(f"0.{number % 9} x") for number in range(150)]
+    scheduler, state = parts.dispatcher.scheduler, None
+    for number, state in enumerate(parts.snapshots.steps()):  # noqa: B007 - the last is the state
+        (scheduler.hold if number == held_at else scheduler.release)(last.id, parts.now[0])
+    assert state is not None
+    assert last.id in [row.id for row in state.queue]
+
+
+async def test_a_row_shows_each_change_of_its_request_and_its_servers_at_once() -> None:
+    parts = daemon_parts("a", "b")
+    scheduler, now = parts.dispatcher.scheduler, parts.now[0]
+    *_, exchange = [parts.queued("0.5 x") for _ in range(3)]
+    estimates = Estimates(p_long=0.9, cost_s=9.0, cost_high_s=10.0, tokens=99.0, tokens_q90=100.0)
+    parts.snapshot()
+    for change in (
+        lambda: scheduler.reestimate(exchange.id, now, **estimates),
+        lambda: exchange.repredicted(replace(exchange.asked.prediction, expected_tokens=77.0)),
+        lambda: setattr(exchange, "reasons", (("length", 1.0),)),
+        lambda: scheduler.set_terms(exchange.id, Terms("ben", 0, 0), now),
+        lambda: scheduler.set_urgency(exchange.id, 1, UrgencySource.OPERATOR, now),
+        lambda: scheduler.hold(exchange.id, now),
+        lambda: scheduler.set_able(lambda job: frozenset({parts.pool.named("b").id}), now),
+        lambda: setattr(parts.pool.named("b"), "name", "c") or parts.lifecycle.share_out(),  # type: ignore[func-returns-value]
+    ):
+        before = parts.snapshot().queue[-1]
+        change()
+        row = parts.snapshot().queue[-1]
+        assert row != before
+        parts.views._kept.clear()
+        assert parts.snapshot().queue[-1] == row
+
+
+async def test_a_waiting_request_more_costs_a_state_few_calls() -> None:
+    parts, calls = daemon_parts(capacity=500), list[int]()
+    for _ in range(3):
+        for number in range(100):
+            parts.queued(f"0.{number % 9} x", client=f"c{number % 7}")
+        parts.snapshot()
+        profile = Profile()
+        profile.runcall(parts.snapshot)
+        calls.append(sum(each.callcount for each in profile.getstats() if not isinstance(each.code, str)))
+    assert calls[2] - calls[1] < 100 * 75
 
 
 async def test_a_change_while_a_state_is_sent_is_shown_without_waiting_for_another(

@@ -67,16 +67,17 @@ class RequestViews:
 
     pool: ServerPool
     journal: Journal
-    # Of a thousand waiting requests these are a tenth of a snapshot's time. Kept until the request ends.
-    _predicted: dict[str, tuple[Prediction, Reasons, PredictionState]] = field(default_factory=dict)
+    # Of a thousand waiting requests, making this again would be half of a state's time.
+    _kept: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = field(default_factory=dict)
 
     def queued(
         self, exchange: Exchange, standing: Standing, now: float, *, why: str, refused_in_s: float | None
     ) -> QueuedRequest:
-        job, prompt = standing.job, exchange.asked.prompt
+        job, prompt, promoted = standing.job, exchange.asked.prompt, standing.job.promoted
         low_s, eta_s, high_s = standing.start or (None, None, None)
         return QueuedRequest(
-            **self._common(exchange),
+            **self._kept_of(exchange),
+            model=self.pool.model_of(exchange),
             rank=standing.rank,
             age_s=now - job.arrival_s,
             key=job.key,
@@ -87,21 +88,17 @@ class RequestViews:
             refused_in_s=refused_in_s,
             tau_s=standing.tau_s,
             held=job.held,
-            promoted=job.promoted,
-            priority=job.priority if job.promoted else int(job.rank),
-            streaming=exchange.asked.parsed.stream,
+            promoted=promoted,
+            priority=job.priority if promoted else int(job.rank),
             prompt_tokens=job.prompt_tokens,
-            moves=self._moves(job.moves),
             prompt=prompt and prompt[: None if standing.rank <= WHOLE_PROMPTS else FIRST_CHARS],
-            tokens=exchange.tokens,
             answer=exchange.answer.read() if exchange.answer is not None and exchange.has_begun else None,
             cause=standing.cause.value,
             tone=standing.cause.tone,
             why=why,
-            backends=tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
             rank_fcfs=standing.rank_fcfs,
             eta_fcfs_s=standing.start_fcfs_s,
-            expected_s=job.remaining_s,
+            expected_s=standing.left_s,
         )
 
     def running(self, exchange: Exchange, ends: Range, now: float, *, shows_answer: bool) -> RunningRequest:
@@ -119,6 +116,7 @@ class RequestViews:
             state = "silent"
         return RunningRequest(
             **self._common(exchange),
+            model=self.pool.model_of(exchange),
             backend=self.pool.name_of(attempt.server_id),
             state=state,
             waited_s=exchange.waited_s(now),
@@ -152,23 +150,29 @@ class RequestViews:
         return {
             "id": exchange.id,
             "endpoint": exchange.asked.route.name,
-            "model": self.pool.model_of(exchange),
             "client": exchange.asked.shown_name or exchange.job.client,
-            "predicted": self._predicted_of(exchange),
+            "predicted": _prediction_state(exchange.asked.prediction, exchange.reasons),
             "cuts": len(exchange.cuts),
             "parts": tuple(parts),
             "urgency": exchange.job.urgency,
             "urgency_by": exchange.job.urgency_by,
         }
 
-    def _predicted_of(self, exchange: Exchange) -> PredictionState:
-        prediction, reasons = exchange.asked.prediction, exchange.reasons
-        known = self._predicted.get(exchange.id)
-        if known is None or known[0] is not prediction or known[1] is not reasons:
-            known = prediction, reasons, _prediction_state(prediction, reasons)
-            if exchange.end is None:  # one that has ended is shown until its slot is free
-                self._predicted[exchange.id] = known
-        return known[2]
+    def _kept_of(self, exchange: Exchange) -> dict[str, Any]:
+        """Return what the row of a waiting request has until something of it changes."""
+        job, prediction, reasons = exchange.job, exchange.asked.prediction, exchange.reasons
+        servers = self.pool.queue.fleet.changes  # their names may have changed
+        version = prediction, reasons, len(job.moves), job.client, job.able, servers
+        kept = self._kept.get(exchange.id)
+        if kept is None or kept[0] != version:
+            row = self._common(exchange) | {
+                "streaming": exchange.asked.parsed.stream,
+                "moves": self._moves(job.moves),
+                "tokens": exchange.tokens,
+                "backends": tuple(sorted(map(self.pool.name_of, [job.pinned] if job.pinned else job.able))),
+            }
+            kept = self._kept[exchange.id] = version, row
+        return kept[1]
 
     def _moves(self, moves: Iterable[Move]) -> tuple[MoveRecord, ...]:
         """Return the steps of a request, with wall-clock times."""
@@ -184,7 +188,7 @@ class RequestViews:
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> Ended:
         """Return the record of a request that has ended."""
-        self._predicted.pop(exchange.id, None)
+        self._kept.pop(exchange.id, None)
         job, asked, parsed, totals = exchange.job, exchange.asked, exchange.asked.parsed, exchange.totals
         whole, ended_s, uses = totals.tokens if totals.complete else None, end.at_s, list[SlotUse]()
         service_s, resumed_s, counted_tokens, began_s = 0.0, 0.0, 0, None

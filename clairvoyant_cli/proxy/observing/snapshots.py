@@ -117,12 +117,11 @@ class SnapshotBuilder:
     def steps(self, rows: int = MAX_ROWS, *, explains: bool = True) -> Iterator[Snapshot | None]:
         """Yield the state that `snapshot` returns, and None before it after each few milliseconds of work."""
         operation, stats = self.operation, self.stats
-        scheduler = operation.dispatcher.scheduler
-        now = stats.journal.clock()
+        scheduler, clock = operation.dispatcher.scheduler, stats.journal.clock
+        waiting = WaitingRows(operation, self.pool, self.views, clock(), self.ranges)
+        yield None
+        now = clock()
         utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
-        waiting = WaitingRows(operation, self.pool, self.views, now, self.ranges)
-        for exchange in waiting.first(EXPLAINED) if explains else ():
-            self._explain(exchange, now)
         live = operation.dispatcher.live.values()
         granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
         gain = self.gain.state(stats.arrival_order.behind, lambda: stats.arrival_order.estimates(now))
@@ -160,17 +159,24 @@ class SnapshotBuilder:
             sessions=self._sessions(waiting.standings.jobs, now),
             summaries=tuple(each.summary for each in POLICIES.values()),
             seldom=tuple(name for name, each in POLICIES.items() if each.seldom),
-            in_order=tuple(self._in_order(now)) if explains else (),
         )
         queue = list[QueuedRequest]()
         yield None
+        for exchange in waiting.first(EXPLAINED) if explains else ():
+            self._explain(exchange, now)
+            yield None
         for some in waiting.steps(rows):
             queue += some
             yield None
         state = replace(state, queue=tuple(queue))
-        yield replace(
-            state, verdict=verdict(state, stopping=operation.stopping), to_come=tuple(to_come(state))
+        state = replace(
+            state,
+            verdict=verdict(state, stopping=operation.stopping),
+            to_come=tuple(to_come(state)),
+            in_order=tuple(self._in_order(now)) if explains else (),
         )
+        yield None
+        yield state
 
     def expire(self) -> None:
         """Follow what changes by the time alone; a state changes nothing."""

@@ -225,9 +225,10 @@ def has_no_side_effects(request: Request, parsed: ParsedRequest) -> bool:
 
 def _only_answers(body: RequestBody, shape: Shape) -> bool:
     """Whether a server neither stores the answer, nor generates without its client, nor runs tools itself."""
-    if given(body.background, body.integrations, body.mcp_servers, body.web_search):
-        return False
-    if shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT) and scalar(body.store) is not False:
+    if given(body.background, body.integrations, body.mcp_servers) or bytes(body.web_search)[:1] == b"{":
+        return False  # an empty object asks for a search too
+    by_default = shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
+    if scalar(body.store) not in ((False,) if by_default else (False, None)):
         return False
     if body.tools is ABSENT:
         return True

@@ -246,6 +246,66 @@ async def test_an_error_that_is_final_is_told_to_who_repeats_and_the_server_is_a
         assert len(asked) == 5
 
 
+@pytest.mark.parametrize(
+    ("fields", "target", "refused"),
+    [
+        (("x-stainless-retry-count: 1", "Authorization: Bearer a"), "/v1/chat/completions", True),
+        (("x-stainless-retry-count: 1", "Authorization: Bearer b"), "/v1/chat/completions", False),
+        (("x-stainless-retry-count: 1", "Authorization: Bearer a"), "/v1/chat/completions?x=1", False),
+        (("x-stainless-retry-count: 0", "Authorization: Bearer a"), "/v1/chat/completions", False),
+    ],
+)
+async def test_a_final_error_is_for_the_same_request_and_told_once(
+    fields: tuple[str, ...], target: str, refused: bool
+) -> None:
+    tries = 0
+
+    async def unauthorized(it: Conversation) -> None:
+        nonlocal tries
+        await it.request()
+        tries += 1
+        await opened.wait()
+        it.send(answer(b"{}", status="401 Unauthorized"))
+
+    opened, body = asyncio.Event(), json.dumps({"model": "m", "messages": ASK}).encode()
+    async with between(unauthorized, keep_alive="0.01") as (daemon, client):
+        client.send(
+            post("/v1/chat/completions", body, "x-stainless-retry-count: 0", "Authorization: Bearer a")
+        )
+        await client.receive(b"\r\n\r\n")
+        opened.set()
+        await until(daemon, lambda state: bool(state.recent))
+        for told in (refused, False):
+            before = tries
+            async with raw_client(daemon.base_url) as other:
+                await other.ask(post(target, body, *fields))
+            assert (tries == before) is told
+
+
+@pytest.mark.parametrize("asked", [{}, {"store": True}])
+async def test_an_answer_that_a_server_stores_has_its_id(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = asyncio.Event(), heartbeat.Heartbeat._begin
+
+    def seen(self: heartbeat.Heartbeat) -> None:
+        begin(self)
+        if self._exchange.asked.route.shape is Shape.CHAT:
+            begun.set()
+
+    monkeypatch.setattr(heartbeat.Heartbeat, "_begin", seen)
+    async with occupied() as (daemon, engine, holder), raw_client(daemon.base_url) as client:
+        body = {"model": "replay", "messages": ASK, "stream": True, **asked}
+        client.send(post("/v1/chat/completions", json.dumps(body).encode()))
+        await begun.wait()
+        holder.leave()
+        engine.thaw()
+        answered = await client.response()
+        its_own = answered.value("x-clairvoyant-request-id")
+        assert its_own is not None
+        assert (its_own in answered.body) is not bool(asked)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_informational_answers_behind_an_early_head_are_dropped(stream: bool) -> None:
     begun = asyncio.Event()

@@ -327,6 +327,8 @@ async def test_what_is_not_idempotent_is_not_sent_again(monkeypatch: pytest.Monk
             ("/api/v1/chat", {"integrations": ["mcp/files"]}),
             ("/v1/messages", {"mcp_servers": [{"url": "http://x"}]}),
             ("/v1/chat/completions", {"web_search_options": {"search_context_size": "low"}}),
+            ("/v1/chat/completions", {"web_search_options": {}}),
+            ("/v1/chat/completions", {"store": True}),
         )
     ]
     unread = post("/v1/chat/completions", b"{")

@@ -66,7 +66,8 @@ class Heartbeat:
         asked = self._exchange.asked
         if self._request.connection.head_sent:
             return  # the answer came in the same turn of the event loop
-        if asked.route.shape is Shape.RESPONSES and not has_no_side_effects(self._request, asked.parsed):
+        may_store = asked.route.shape in (Shape.RESPONSES, Shape.CHAT)
+        if may_store and not has_no_side_effects(self._request, asked.parsed):
             return  # a server that stores the answer does so under its own id
         if asked.route.work is Work.EMBED and BINARY.search(b"".join(self._request.arrived)) is not None:
             return
@@ -130,8 +131,8 @@ class Heartbeat:
     def _error(self, body: bytes, refusal: Refusal) -> bytes:
         asked = self._exchange.asked
         body = body or self._refusals.rendered(refusal, asked.route)[1]
-        if self._key and refusal.is_final:
-            self._refusals.remember(self._key, replace(refusal, body=body))
+        if self._key:
+            self._refusals.remember(self._key, replace(refusal, body=body) if refusal.is_final else None)
         return error_event(body, asked.route.shape, refusal, self._exchange.id, streamed=asked.parsed.stream)
 
     def fail(self, refusal: Refusal) -> None:

@@ -132,19 +132,27 @@ class Refusals:
         head, body = self.pool.speaker(route.family).adapter.render(refusal, route)
         return head, refusal.body or body
 
-    def remember(self, key: int, refusal: Refusal) -> None:
-        """Keep a refusal for a client that repeats its request, as it could not read the status."""
+    def remember(self, key: int, refusal: Refusal | None) -> None:
+        """Keep a refusal for a client that repeats its request, as it could not read the status; with None,
+        forget that of an earlier request.
+        """
         self.final.pop(key, None)
-        self.final[key] = self.journal.clock(), refusal
+        if refusal is not None:
+            self.final[key] = self.journal.clock(), refusal
         if len(self.final) > MOST_FINAL:
             del self.final[next(iter(self.final))]
 
     def of_repeated(self, request: Request, client: str) -> Refusal | None:
-        """Return what a request that an SDK repeats was refused with."""
-        if not self.final or request.head.get(RETRY_COUNT) in (None, b"0"):
+        """Return, once, what a request that an SDK repeats was refused with. What is asked anew is no repeat:
+        the earlier refusal is forgotten.
+        """
+        now = self.journal.clock()
+        for key in [key for key, (at_s, _) in self.final.items() if now - at_s >= FINAL_S]:
+            del self.final[key]
+        if not self.final:
             return None
-        at_s, refusal = self.final.get(key_of(request, client), (-inf, None))
-        return refusal if self.journal.clock() - at_s < FINAL_S else None
+        _, refusal = self.final.pop(key_of(request, client), (now, None))
+        return None if request.head.get(RETRY_COUNT) in (None, b"0") else refusal
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""
@@ -166,11 +174,14 @@ class Refusals:
 
 
 def key_of(request: Request, client: str) -> int:
-    """Identify a request of a client by its whole body; 0 if it is too long, or not there any more."""
-    pieces = request.arrived if request.is_kept else []
+    """Identify a request of a client by all that it sends but the count of its tries; 0 if its body is too
+    long, or not there any more.
+    """
+    pieces, head = request.arrived if request.is_kept else [], request.head
     if not 0 < sum(map(len, pieces)) <= LONGEST_REPEATED:
         return 0
-    return hash((client, request.head.path, b"".join(pieces)))
+    fields = [field for field in head.headers if field[0].lower() != RETRY_COUNT]
+    return hash((client, head.target, *fields, b"".join(pieces)))
 
 
 def _place(server: Server) -> str:

@@ -27,7 +27,7 @@ class Sample:
     busy: int = 0
     slots: int = 0
     holder: str = ""  # the client that has every slot
-    energy_j: float = 0.0  # used by the GPUs since this screen was opened
+    energy_j: float = 0.0  # used by the GPUs while slots were busy, since this screen was opened
 
     @classmethod
     def of(cls, state: Snapshot, energy_j: float) -> "Sample":
@@ -88,9 +88,10 @@ class History:
             self.cpu.append(hardware.host.cpu)
         passed_s = hardware.at_s - self._read_at if self._read_at else 0.0
         self._read_at = hardware.at_s
+        worked_s = min(max(0.0, passed_s), _LONGEST_GAP_S) if self.samples and self.samples[-1].busy else 0.0
         for gpu in hardware.gpus:
             self.gpus.setdefault(gpu.index, deque(maxlen=SAMPLES)).append(gpu)
-            self.energy_j += (gpu.power_w or 0.0) * min(max(0.0, passed_s), _LONGEST_GAP_S)
+            self.energy_j += (gpu.power_w or 0.0) * worked_s
 
     def last(self, seconds: float) -> list[Sample]:
         since = self.samples[-1].at - seconds if self.samples else 0.0
@@ -106,13 +107,13 @@ class History:
     def until(self, snapshot: Snapshot) -> "History":
         """Return the history as it was when a state was taken, as far as it is known."""
         then = History()
+        seen = [each for each in self.samples if each.at < snapshot.uptime_s and snapshot.pid == self._pid]
+        then.energy_j = seen[-1].energy_j if seen else 0.0
         then.take(snapshot)
         known = (self.finished | then.finished).values()
         ended = sorted(known, key=lambda each: each.finished_at)
         then.finished = {each.id: each for each in ended if each.finished_at <= snapshot.taken_at}
-        if snapshot.pid == self._pid:
-            seen = [each for each in self.samples if each.at < snapshot.uptime_s]
-            then.samples = deque([*seen, *then.samples], maxlen=SAMPLES)
+        then.samples = deque([*seen, *then.samples], maxlen=SAMPLES)
         return then
 
     def per_minute(self) -> float | None:

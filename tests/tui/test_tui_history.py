@@ -6,7 +6,7 @@ import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.encoding import without_prompts
-from clairvoyant_cli.state.snapshot import ClientState, Snapshot
+from clairvoyant_cli.state.snapshot import ClientState, Counters, Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, replaying
@@ -71,19 +71,31 @@ def test_clients_have_ten_minutes_of_their_requests() -> None:
     assert (len(points), points[:3], points[-2:]) == (24, [5, 6, 7], [0, 0])
 
 
-def test_energy_is_power_over_time_shared_by_the_answers_meanwhile() -> None:
+def counted(completed: int) -> Counters:
+    return replace(busy().counters, completed=completed)
+
+
+def test_energy_is_power_while_slots_are_busy_shared_by_the_answers_meanwhile() -> None:
     history = History()
     assert history.energy_each_wh() is None
     for second in range(61):
         reading = Gpu(0, "a", power_w=360.0 if second != 30 else None)
         history.take_hardware(Hardware(Host(), (reading,), at_s=10.0 + second))
-        completed = replace(busy().counters, completed=10 + second // 6)
-        history.take(replace(busy(), uptime_s=float(second), counters=completed))
+        history.take(replace(busy(), uptime_s=float(second), counters=counted(10 + second // 6)))
     wh, answers = history.energy_each_wh() or (0.0, 0)
     assert answers == 10
     assert wh == pytest.approx(58 * 360.0 / 3600.0 / 10)
     history.take_hardware(Hardware(Host(), (reading,), at_s=10_000.0))
     assert history.energy_j < 70 * 360.0, "a gap in the readings is not filled"
+    before, past = history.energy_j, history.until(replace(busy(), uptime_s=30.0, counters=counted(15)))
+    assert (past.energy_each_wh() or (0.0, 0))[0] == pytest.approx(wh, rel=0.2)
+    idle = replace(
+        busy(), uptime_s=61.0, running=(), backends=tuple(replace(b, busy=0) for b in busy().backends)
+    )
+    history.take(idle)
+    for second in range(60):
+        history.take_hardware(Hardware(Host(), (reading,), at_s=10_001.0 + second))
+    assert history.energy_j == before, "an idle server answers nothing"
 
 
 def test_the_rate_does_not_mind_the_wall_clock() -> None:

@@ -22,6 +22,7 @@ log = logging.getLogger("clairvoyant")
 
 WINDOW, LEVEL_WINDOW = 1000, 500
 STATS_EVERY_S = 1.0
+BUSY_S = 300  # slot time is kept for this long, by the second
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class RequestStats:
         default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
     )
     arrival_order: ArrivalOrder = field(default_factory=ArrivalOrder)
-    busy: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    busy_s: dict[int, float] = field(default_factory=dict)  # slot time in each second, once its use has ended
     tokens: ClientCounts = field(default_factory=ClientCounts)
     _waits_s: list[deque[float]] = field(  # by urgency level
         default_factory=lambda: [deque(maxlen=LEVEL_WINDOW) for _ in range(LEVELS)]
@@ -59,7 +60,9 @@ class RequestStats:
             self.tokens.add(of.principal, of.generated)
         if of.last is not NOWHERE:
             self._waits_s[of.level].append(of.waited_s)
-            self.busy += ((each.granted_s, each.ended_s) for each in of.uses if each.worked)
+            for each in of.uses:
+                if each.worked:
+                    self._count_busy(each.granted_s, each.ended_s)
         if of.counts:
             self.times[LengthClass(of.length_class)].append((of.waited_s, of.sojourn_s))
         self.recent.append(finished_request(of))
@@ -116,11 +119,20 @@ class RequestStats:
         times = self.times[LengthClass.SHORT]
         return sum(sojourn_s for _, sojourn_s in times) / len(times) if times else None
 
+    def _count_busy(self, start: float, end: float) -> None:
+        for second in range(max(int(start), int(end) - BUSY_S), int(end) + 1):
+            used_s = min(end, second + 1.0) - max(start, second)
+            self.busy_s[second] = self.busy_s.get(second, 0.0) + used_s
+        if len(self.busy_s) > 2 * BUSY_S:
+            self.busy_s = {second: s for second, s in self.busy_s.items() if second >= int(end) - BUSY_S}
+
     def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
-        """Return rho over the last `over_s` seconds; `running` is when the busy slots were granted."""
+        """Return rho over the last `over_s` seconds, `BUSY_S` at most; `running` is when the busy slots were
+        granted.
+        """
         now = self.journal.clock()
         since = now - over_s
-        work_s = sum(end - max(start, since) for start, end in self.busy if end > since)
+        work_s = sum(used_s for second, used_s in self.busy_s.items() if second >= int(since))
         work_s += sum(now - max(start, since) for start in running)
         return min(1.0, work_s / (over_s * max(1, slots)))
 

@@ -28,7 +28,9 @@ from clairvoyant_cli.settings import (
     ABOVE_0_S,
     AT_LEAST_1,
     NOT_NEGATIVE,
+    Former,
     check_settings,
+    current,
     did_you_mean,
     one_of,
     one_word,
@@ -471,6 +473,44 @@ def name_for(url: str) -> str:
     return url.rpartition("://")[2].partition("/")[0][:MAX_NAME_CHARS]
 
 
+FORMER = {
+    "model": Former("0.3", now="predictor"),
+    "no_preempt": Former("0.3", bool, now="preempt", worth={True: "off", False: "proven"}),
+    "quantum": Former("0.3", int),
+    "slot_save_path": Former("0.3"),
+    "slot_budget": Former("0.3"),
+    "runaway_tokens": Former("0.3", int),
+    "repeats": Former("0.3", int),
+}
+"""The settings of `serve` in earlier versions."""
+
+_LINE = re.compile(r"\s*(?:\[\[?\s*(?P<table>[\w.]+)|(?P<key>\w+)\s*=)")
+
+
+def with_current_names(path: Path) -> str | None:
+    """Return the text of a configuration file with the current names of its settings, and removed ones as
+    comments; None if it has no former names. ClairvoyantError if it cannot be read.
+    """
+    text = text_of(read_file(path, "the configuration"), path, "the configuration")
+    table, lines, serve = "", list[str](), _parsed(path).get("serve")
+    if not isinstance(serve, dict):
+        return None
+    for line in text.splitlines(keepends=True):
+        found = _LINE.match(line)
+        table = found["table"] or table if found else table
+        known = FORMER.get(found["key"]) if found and table == "serve" else None
+        if known is None or found is None or type(serve.get(found["key"])) is not known.kind:
+            lines.append(line)
+        elif not known.now or known.now in serve:
+            lines.append(f"# {known.named(found['key'])}: {line}")
+        elif known.worth:
+            lines.append(f'{known.now} = "{known.worth.get(serve[found["key"]])}"\n')
+        else:
+            lines.append(line.replace(found["key"], known.now, 1))
+    written = "".join(lines)
+    return None if written == text else written
+
+
 @dataclass(frozen=True, slots=True)
 class TopConfig:
     """Start-up settings of `clairvoyant top`: the table [top]. Unset ones keep their last value."""
@@ -514,6 +554,7 @@ def load_serve_config(
     """Merge all sources. `flags` holds only the flags that were given; a named `file` must exist."""
     path = file or default_config_file()
     found = _from_file(path) if file is not None or os.path.lexists(path) else {}
+    flags = current(flags, FORMER, "flags")
     return ServeConfig(**{**found, **settings_from_env(env), **flags})
 
 
@@ -579,6 +620,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _table(record: type, data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     table = data.get(name, {})
     _check(isinstance(table, dict), f"{path}: {name} must be a table, as in [{name}]")
+    if record is ServeConfig:
+        table = current(table, FORMER, str(path))
     return read_table(record, table, str(path), f" in [{name}]")
 
 
@@ -616,7 +659,7 @@ def settings_from_env(env: Mapping[str, str]) -> dict[str, Any]:
         if not name.startswith(f"{ENV_PREFIX}SERVE_"):
             continue
         key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
-        if key not in known:
+        if key not in known and key not in FORMER:
             raise InputError(f"unknown environment variable {name}{did_you_mean(key, known)}")
-        settings[key] = parse_value(text, known[key].kind, name)
-    return settings
+        settings[key] = parse_value(text, (known.get(key) or FORMER[key]).kind, name)
+    return current(settings, FORMER, "environment")

@@ -3,6 +3,7 @@
 Each becomes a flag, a key of the configuration file, an environment variable and a row of the reference.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +14,8 @@ from typing import Any, get_args, get_type_hints
 
 from clairvoyant_cli.addresses import SHOWN_CHARS
 from clairvoyant_cli.errors import InputError
+
+log = logging.getLogger("clairvoyant")
 
 KIND_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -45,6 +48,36 @@ class Setting:
     repeatable: bool
     expert: bool
     kind: type = str
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A setting that an earlier version had. It is understood until the version `until`; `now` is the name of
+    the one that replaced it, "" for none, and `worth` has the values of that one for its own, if they differ.
+    """
+
+    until: str
+    kind: type = str
+    now: str = ""
+    worth: Mapping[Any, Any] = field(default_factory=dict)
+
+    def named(self, name: str) -> str:
+        """Return what to say of it under its former name."""
+        return f"{name} is now {self.now}" if self.now else f"{name} was removed and does nothing"
+
+
+def current(given: Mapping[str, Any], former: Mapping[str, Former], where: str) -> dict[str, Any]:
+    """Return settings under their current names. Each former name is logged with `where` it was found; if
+    both are given, the current one counts.
+    """
+    found = {name: value for name, value in given.items() if name not in former}
+    for name in [each for each in given if each in former]:
+        known = former[name]
+        log.warning("%s: %s", where, known.named(name))
+        if known.now:
+            value = _typed(name, given[name], known.kind, where)
+            found.setdefault(known.now, known.worth.get(value, value))
+    return found
 
 
 def setting(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import FORMER, ServeConfig
 from clairvoyant_cli.main import COMMANDS, cli
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.settings import settings_of
@@ -85,7 +85,7 @@ def test_every_command_and_flag_has_help(name: str) -> None:
 def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
     flags = {parameter.name for parameter in command("serve").params}
     settings = {each.name for each in fields(ServeConfig)}
-    assert settings == (flags - {"config_file"}) | {"backends", "prefix_rules"}
+    assert settings == (flags - {"config_file", *FORMER}) | {"backends", "prefix_rules"}
     for name in settings - {"backends", "prefix_rules"}:
         assert f"`{name}`" in REFERENCE, name
     assert "`[[backends]]`" in REFERENCE
@@ -100,7 +100,7 @@ def test_help_of_serve_lists_what_a_small_team_needs() -> None:
     ]
     assert len(shown) <= 28
     hidden = {each.name for each in parameters if isinstance(each, click.Option) and each.hidden}
-    assert hidden == {name for name, each in settings_of(ServeConfig).items() if each.expert}
+    assert hidden == {*FORMER, *(name for name, each in settings_of(ServeConfig).items() if each.expert)}
 
 
 def test_help_and_reference_describe_the_same_policies() -> None:

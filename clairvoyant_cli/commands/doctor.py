@@ -12,10 +12,17 @@ from pathlib import Path
 import click
 
 from clairvoyant_cli.commands.options import config_option, json_option, token_file_option, url_option
-from clairvoyant_cli.config import BackendConfig, ServeConfig, load_serve_config
-from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok
+from clairvoyant_cli.config import (
+    BackendConfig,
+    ServeConfig,
+    default_config_file,
+    load_serve_config,
+    with_current_names,
+)
+from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
+from clairvoyant_cli.system import for_shell
 
 MARKS = {
     Level.OK: ("✓", "green"),
@@ -44,6 +51,8 @@ def command(
         click.echo(json.dumps({"findings": plain, "exit_code": exit_code_of(findings)}, indent=2))
     else:
         _print(findings)
+        if config_file is not None and (text := _with_current_names(config_file)):
+            click.echo(f"\n# {config_file}, with current names:\n{text}", nl=False)
     sys.exit(exit_code_of(findings))
 
 
@@ -60,10 +69,21 @@ async def _examine(
         config = ServeConfig()
         with suppress(ClairvoyantError):  # the backend may be what is wrong
             config = ServeConfig(backend=backend)
+    path = config_file or default_config_file()
+    if _with_current_names(path):
+        fix = for_shell("clairvoyant", "doctor", "--config", str(path))
+        text = f"{path} has settings of earlier versions"
+        findings.append(warning("configuration", text, f"{fix}    # prints it with current ones"))
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)
     findings += installation.check_files(config)
     return findings
+
+
+def _with_current_names(path: Path) -> str | None:
+    with suppress(ClairvoyantError):  # loading it has reported that it cannot be read
+        return with_current_names(path) if path.exists() else None
+    return None
 
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clairvoyant_cli.addresses import BACKEND_NAMES
-from clairvoyant_cli.config import BackendConfig, ServeConfig
+from clairvoyant_cli.config import FORMER, BackendConfig, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.files import LARGE_BYTES, opened
-from clairvoyant_cli.settings import Setting, settings_of
+from clairvoyant_cli.settings import Former, Setting, settings_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -116,8 +116,18 @@ def serve_option(name: str, about: str = "") -> Option:
 
 
 def serve_options(**about: str) -> Option:
-    """Return a decorator with the options of all settings of `serve`; `about` overrides their help."""
-    return together(*(serve_option(name, about.get(name, "")) for name in SERVE))
+    """Return a decorator with the options of all settings of `serve`; `about` overrides their help. Former
+    ones are hidden.
+    """
+    former = (_former_option(name, each) for name, each in FORMER.items())
+    return together(*(serve_option(name, about.get(name, "")) for name in SERVE), *former)
+
+
+def _former_option(name: str, known: Former) -> Option:
+    flag, is_flag = f"--{name.replace('_', '-')}", known.kind is bool
+    return click.option(
+        flag, type=known.kind, is_flag=is_flag, default=None, help=known.named(name), hidden=True
+    )
 
 
 def together(*options: Option) -> Option:

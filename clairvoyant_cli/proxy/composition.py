@@ -96,6 +96,8 @@ class Daemon:
         self.state_saver: StateSaver | None = None
         journal = self.journal = Journal(clock, wall)
         say = journal.event
+        if config.policy in RETIRED:
+            say(logging.WARNING, unknown_policy(config.policy))
         self.connections = ConnectionTable(
             client_timeout_s=config.client_timeout,
             most=max_connections(config.max_connections, raise_open_files()),
@@ -399,9 +401,10 @@ class Daemon:
 
 def policy_of(config: ServeConfig) -> Policy:
     """Return the policy to start with; ClairvoyantError if there is none of that name."""
-    name = config.policy or (DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY)
+    usual = DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY
+    name = usual if config.policy in RETIRED else config.policy or usual
     try:
         return POLICIES[name]
     except KeyError:
-        hint = "" if name in RETIRED else did_you_mean(name, POLICIES)
+        hint = did_you_mean(name, POLICIES)
         raise ClairvoyantError(unknown_policy(name) + hint, ExitCode.USAGE) from None

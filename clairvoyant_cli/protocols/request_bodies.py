@@ -3,15 +3,17 @@ text in them, and bodies that are too long to decode at once.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
 
+from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
+    OBJECT,
     Object,
     count,
     entries,
@@ -91,14 +93,27 @@ CONTEXT_ASKED = re.compile(rb'("num_ctx"\s*:\s*)[0-9]+(?=\s*[,}])')
 
 def with_context(body: bytes, context: int) -> bytes | None:
     """Return a request's body with `num_ctx` in its options set to `context` tokens; None if the place of
-    that number is not certain.
+    that number is not certain, or the body means something else to Ollama.
     """
     with suppress(msgspec.DecodeError):
         options = bytes(BODY.decode(body).options)
         changed, found = CONTEXT_ASKED.subn(rb"\g<1>%d" % context, options)
-        if found == 1 and body.count(options) == 1:
+        certain = found == 1 and body.count(options) == 1
+        if certain and is_plain(body, ("model", "options")) and is_plain(options, ("num_ctx",)):
             return body.replace(options, changed)
     return None
+
+
+def is_plain(raw: Piece, deciding: Collection[str]) -> bool:
+    """Whether the `deciding` members of an object mean the same to every parser. Go, and so Ollama, ignores
+    the case of names, merges objects of one name, and takes the last of other values.
+    """
+    bare = msgspec.json.format(bytes(raw), indent=-1)
+    named = OBJECT.decode(bare)
+    if any(name not in deciding and name.casefold() in deciding for name in named):
+        return False
+    # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
+    return msgspec.json.encode(named) == bare
 
 
 class Nested(msgspec.Struct, gc=False):

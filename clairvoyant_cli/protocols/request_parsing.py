@@ -20,7 +20,6 @@ from clairvoyant_cli.protocols import sound
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, ConversationReader
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
-    OBJECT,
     entries,
     fitting,
     given,
@@ -33,7 +32,14 @@ from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.media import Payloads
 from clairvoyant_cli.protocols.outer_members import MAX_PIECES, OuterMembers, read_members, slices
 from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested, short_name
+from clairvoyant_cli.protocols.request_bodies import (
+    BODY,
+    KEPT_RUNNING,
+    RequestBody,
+    is_plain,
+    nested,
+    short_name,
+)
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
 from predictor.record import PromptView, Task
 
@@ -44,7 +50,7 @@ RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "nu
 LONGEST_ID = 256
 MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
-"""Fields that decide whether a request waits."""
+"""Fields that decide whether a request waits: what seems to be empty may ask for an essay."""
 
 _OPENING = re.compile(rb'[ \t\r\n]*\{(?=[ \t\r\n]*")')
 OPENING_BYTES = 256  # of a body, within which its first field must begin
@@ -161,7 +167,7 @@ def parse_body(
         view = replace(VIEWS[route.shape](body), model=model, client=client)
         is_ollama = route.shape in OLLAMA_SHAPES
         bypass = _bypass(body, route.shape, view) if is_ollama else ""
-        if bypass and not _is_plain(raw):
+        if bypass and not is_plain(raw, DECIDING):
             return _unknown(route, client)
         stream = scalar(body.stream)
         choices = [whole_number(raw, 2**63) or 1 for raw in given(body.n, body.best_of, body.n_cmpl)]
@@ -242,18 +248,6 @@ def _bypass(body: RequestBody, shape: Shape, view: PromptView) -> str:
     if not is_given(wanted) and not view.images:
         return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
     return "render" if is_given(body.debug_render_only) else ""
-
-
-def _is_plain(raw: Piece) -> bool:
-    """Whether a body means the same to every parser. Go, and so Ollama, ignores the case of names and takes
-    the last of several: what seems to be empty may ask for an essay. Such a body counts as unknown.
-    """
-    bare = msgspec.json.format(bytes(raw), indent=-1)
-    named = OBJECT.decode(bare)
-    if any(name not in DECIDING and name.casefold() in DECIDING for name in named):
-        return False
-    # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
-    return msgspec.json.encode(named) == bare
 
 
 def _affinity(body: RequestBody, model: str) -> str:

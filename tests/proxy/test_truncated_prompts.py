@@ -210,6 +210,10 @@ async def test_a_smaller_context_is_raised_to_the_loaded_one_where_that_is_wante
         ),
         (b'{"metadata": {"num_ctx": 7}, "options": {"num_ctx": 7}}', None),  # the same twice
         (b'{"options": {"num_ctx": 7, "num_ctx": 8}}', None),
+        (b'{"options": {"num_ctx": 7, "num\\u005fctx": 8}}', None),
+        (b'{"options": {"num_gpu": 1}, "options": {"num_ctx": 7}}', None),  # Go merges them
+        (b'{"Options": {"num_gpu": 1}, "options": {"num_ctx": 7}}', None),  # for Go they are the same
+        (b'{"model": "m", "options": {"num_ctx": 7}, "MODEL": "n"}', None),
         (b'{"options": {"num_ctx": "7"}}', None),
         (b'{"options": {"num_ctx": 7}', None),
     ],

@@ -40,7 +40,7 @@ from clairvoyant_cli.protocols.request_bodies import (
     nested,
     short_name,
 )
-from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Route, Shape, Work
+from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Family, Route, Shape, Work
 from predictor.record import PromptView, Task
 
 SMALL_BYTES = 256 * 1024  # a body up to this is decoded at once, which takes 3 ms at most
@@ -82,6 +82,7 @@ class ParsedRequest:
     choices: int = 1  # multiplies the answer's cost
     prompt_tokens: float = 0.0
     affinity: str = ""
+    held_context: int = 0  # it is sent with this context in place of the one that it asks for; 0: it is not
     priority: int = 0
     bypass: str = ""  # why it does not wait in the queue, "" if it does
     opening: int = 0  # bytes before the body's first field, 0 if unknown
@@ -180,7 +181,7 @@ def parse_body(
             view=view,
             choices=min(MAX_CHOICES, max([1, *choices])),
             prompt_tokens=characters / 4,
-            affinity=_affinity(body, model) if is_ollama else model,
+            affinity=_affinity(body, model) if route.family is Family.OLLAMA else model,
             priority=SERVICE_TIERS.get(text(body.service_tier), 0),
             bypass=bypass,
             ranks_itself=body.priority is not ABSENT,

@@ -35,6 +35,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
+from clairvoyant_cli.proxy.requests.held_contexts import HeldContexts
 from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.preemption import Preemption
@@ -189,7 +190,6 @@ class Daemon:
             check=self.truncations.refusal if config.refuse_truncated else None,
             admitted=self.admitted,
             stable_prefix=None if config.stable_prefix == "off" else StablePrefix(config.prefix_rules.move),
-            holds_context=config.hold_context,
         )
         self.rules = ServingRules(pool, operation, refusals)
         self.serving = Serving(
@@ -205,6 +205,7 @@ class Daemon:
             silent_s=config.silent_s,
             max_answer_s=config.max_answer_s,
             predictor=predictor,
+            held=HeldContexts(dispatcher, say) if config.hold_context else None,
         )
         self.passthrough = Passthrough(pool, access, refusals)
         self.second_opinions = (

@@ -24,7 +24,6 @@ from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.outer_members import members_of, named_model, read_members
 from clairvoyant_cli.protocols.printable import decoded
-from clairvoyant_cli.protocols.request_bodies import with_context
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
@@ -57,7 +56,6 @@ ALONG_S = 0.25
 """How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
 and a request whose prompt is being read is not cut before its first token."""
 
-MOST_TOLD = 100  # lines of the log about contexts
 VOICE_PRIORITY = -1  # of a voice assistant: before all whose clients may not choose a lower one
 
 EMBEDDING = Prediction(1.0, 0.0, 0.0, 0.0, 1.0, 1.0, "embedding")
@@ -257,8 +255,6 @@ class Admission:
     check: Check | None
     admitted: Callable[[Exchange], None]
     stable_prefix: StablePrefix | None = None
-    holds_context: bool = False
-    _told_contexts: set[str] = field(default_factory=set)
     _entering: Counter[str] = field(default_factory=Counter)
 
     async def predicted(self, path: str, body: bytes) -> dict[str, Any] | None:
@@ -340,8 +336,6 @@ class Admission:
         parsed = await parse_request(arrived, route, adapter, asks.client, whole=whole, ends=ends)
         if self.stable_prefix is not None and parsed.view is not None and not parsed.bypass:
             parsed = await self._stabilised(request, asks, parsed, self.stable_prefix)
-        if self.holds_context and whole and not parsed.bypass:
-            parsed = await self._with_held_context(request, asks, parsed)
         if len(pool) > 1 and not parsed.model:
             parsed.model = await named_model(request.arrived, request.head)
         if any(server.runs_elsewhere(parsed.model) for server in pool):
@@ -375,29 +369,6 @@ class Admission:
         adapter = self.pool.speaker(asks.route.family).adapter
         parsed = await parse_request([new.lasting], asks.route, adapter, asks.client)
         parsed.stabilised = new.done
-        return parsed
-
-    async def _with_held_context(
-        self, request: Request, asks: ReadBody, parsed: ParsedRequest
-    ) -> ParsedRequest:
-        """Ask for the context that the model is loaded with in place of a smaller one."""
-        loaded = {
-            None if server.loaded is None else server.loaded.loaded_larger(parsed, server.status.models)
-            for server in self.pool.able(asks.route.speakers, parsed)
-        }
-        if len(loaded) != 1 or (larger := loaded.pop()) is None:
-            return parsed
-        context, affinity = larger
-        if (body := with_context(b"".join(request.arrived), context)) is None:
-            return parsed
-        request.replace_body(body, OUTDATED)
-        news = (
-            f"{asks.client} asks for a smaller context of {parsed.model} than the {context} that are loaded"
-        )
-        if news not in self._told_contexts and len(self._told_contexts) < MOST_TOLD:
-            self._told_contexts.add(news)
-            self.journal.event(logging.INFO, f"{news}: it gets them")
-        parsed.affinity = affinity
         return parsed
 
     def judge_head(self, request: Request) -> ReadBody | PassOn | Refused:

@@ -43,6 +43,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
 )
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
+from clairvoyant_cli.proxy.requests.held_contexts import HeldContexts
 from clairvoyant_cli.proxy.requests.preemption import Preemption, UnfitError
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
@@ -104,6 +105,7 @@ class Serving:
     silent_s: float | None
     max_answer_s: float | None
     predictor: Predictor
+    held: HeldContexts | None = None
 
     async def serve(self, exchange: Exchange, request: Request) -> None:
         """Serve an exchange to its end, in as many attempts as that takes."""
@@ -203,6 +205,8 @@ class _Served:
         self.attempt, self.server, self.relay, self.resumes = attempt, server, None, exchange.has_begun
         limit = self._limited()
         try:
+            if self.serving.held is not None:
+                await self.serving.held.hold(exchange, request, server)
             onward = await self.serving.preemption.request_for(exchange, attempt, request, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True

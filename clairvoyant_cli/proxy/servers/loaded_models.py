@@ -17,13 +17,20 @@ ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ord
 MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already
 LONGEST_LOAD_S = 600.0  # Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong
 ASKED_CONTEXT = re.compile(r" num_ctx=([0-9]+)")
+HELD_CONTEXT = " num_ctx=0"  # in place of any
 LEAST_CONTEXT = 2048  # that a model which reads images is loaded with, whatever is asked (server/sched.go)
 MAX_AFFINITIES = 200  # load times that are remembered, by last use: clients choose the runner's options
 
 
 def asked_context(parsed: ParsedRequest) -> int | None:
-    """Return the context that a request asks for (`num_ctx`), in tokens."""
+    """Return the context that a request asks for (`num_ctx`), or is sent with in place of it, in tokens."""
     asked = ASKED_CONTEXT.search(parsed.affinity)
+    return parsed.held_context or (int(asked[1]) if asked else None)
+
+
+def asked_context_alone(parsed: ParsedRequest) -> int | None:
+    """Return the context that a request asks for, None if it asks for other options of the runner too."""
+    asked = ASKED_CONTEXT.fullmatch(parsed.affinity.removeprefix(parsed.model))
     return int(asked[1]) if asked else None
 
 
@@ -31,14 +38,22 @@ class LoadedModels:
     """Keeps a scheduler's residency in step with one server.
 
     Only models that the server has answered for, or lists as loaded, have a load time of their own; others
-    have the assumed one. So made-up names do not affect real models.
+    have the assumed one. So made-up names do not affect real models. Where the context is held (`holds`),
+    requests that differ in nothing but the context need the same.
     """
 
-    def __init__(self, scheduler: Scheduler, server: str, known_as: Callable[[str], str] = full_name) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        server: str,
+        known_as: Callable[[str], str] = full_name,
+        *,
+        holds: bool = False,
+    ) -> None:
         self._residency = scheduler.fleet.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
         self._server = server
-        self._listed_as = known_as
+        self._listed_as, self._holds = known_as, holds
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
         self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
 
@@ -48,9 +63,11 @@ class LoadedModels:
 
     def affinity_of(self, parsed: ParsedRequest) -> str:
         """Return what a request needs loaded, in one spelling."""
-        return (
-            self._known_as(parsed.model) + parsed.affinity.removeprefix(parsed.model) if parsed.model else ""
-        )
+        if not parsed.model:
+            return ""
+        held = self._holds and asked_context_alone(parsed) is not None
+        options = HELD_CONTEXT if held else parsed.affinity.removeprefix(parsed.model)
+        return self._known_as(parsed.model) + options
 
     def is_plain(self, model: str) -> bool:
         """Whether a model was asked for with no option but a context, as far as is known."""
@@ -60,20 +77,8 @@ class LoadedModels:
         """Return the context for a request, in tokens: what it asks for, or that of the model as it was
         loaded for the last such request; None if unknown. At most this is what it gets.
         """
-        asked = asked_context(parsed)
-        return max(asked, LEAST_CONTEXT) if asked else self._contexts.get(self.affinity_of(parsed))
-
-    def loaded_larger(self, parsed: ParsedRequest, models: Iterable[LoadedModel]) -> tuple[int, str] | None:
-        """Return the context in tokens that a request's model is loaded with, by the list of loaded models,
-        and the request's affinity if it asked for what the model was loaded for. None unless it asks for a
-        smaller context, and for no other option of the runner.
-        """
-        asked, name = asked_context(parsed), self._known_as(parsed.model)
-        if asked is None or " " in ASKED_CONTEXT.sub("", parsed.affinity) or not self.is_plain(parsed.model):
-            return None
-        context = max((each.context or 0 for each in models if self._known_as(each.name) == name), default=0)
-        options = self._affinity_of.get(name, name).removeprefix(name)
-        return (context, parsed.model + options) if context > asked else None
+        asked, loaded = asked_context(parsed), self._contexts.get(self.affinity_of(parsed))
+        return max(asked, LEAST_CONTEXT, loaded or 0) if asked else loaded
 
     def answered(self, exchange: Exchange, status: int) -> None:
         """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
@@ -97,19 +102,23 @@ class LoadedModels:
         if _may_load(live):
             return
         names = [self._known_as(name) for name in names]
-        loaded = frozenset(self._affinity_of.get(name, name) for name in names)
+        loaded = {self._affinity_of.get(name, name) for name in names}
+        if self._holds:
+            loaded |= {name + HELD_CONTEXT for name in names if self.is_plain(name)}
         for affinity in loaded:
             self._remember(affinity, None)
         if loaded:
-            self._residency.set(self._server, loaded)
+            self._residency.set(self._server, frozenset(loaded))
 
     def loaded_with(self, models: Iterable[LoadedModel], live: Iterable[Exchange]) -> None:
         """Take over the contexts that the server has just listed, unless a model may be loading. A model that
         was not loaded for a request from here may have another context than for one.
         """
         if not _may_load(live):
-            known = ((self._affinity_of.get(self._known_as(each.name)), each.context) for each in models)
-            self._contexts = {affinity: context for affinity, context in known if affinity and context}
+            listed = {self._known_as(each.name): each.context for each in models if each.context}
+            self._contexts = {name + HELD_CONTEXT: context for name, context in listed.items()}
+            known = ((self._affinity_of.get(name), context) for name, context in listed.items())
+            self._contexts |= {affinity: context for affinity, context in known if affinity}
 
     def _seen_load_s(self, exchange: Exchange) -> float | None:
         """Return how long a load took by the time before the answer, where the server tells the rest."""

@@ -320,7 +320,10 @@ class _Served:
 
     def head(self, head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
         attempt, server = self.attempt, self.server
-        server.began(head.status)
+        if server.status.state == "loading":
+            server.becomes("up")  # it answers, whatever it reports
+        if head.status < 500:
+            server.health.began()
         usage = UsageReader(head, self.exchange.answer, server.speeds.tokens_an_event)
         attempt.usage, usage.on_answer = usage, self._thought
         if server.stamps is None:

@@ -175,13 +175,6 @@ class Server:
         if state == "down":
             self.probe_due.set()
 
-    def began(self, status: int) -> None:
-        """An answer has begun: it is up, whatever it reports."""
-        if self.status.state == "loading":
-            self.becomes("up")
-        if status < 500:
-            self.health.began()
-
     def announce(self) -> None:
         status = self.status
         has = status.models, status.offered

@@ -36,7 +36,7 @@ FULL = "the server's context may be full soon"
 # Another server than it was taken for, or a new version: it answers, so requests may go on.
 NOT_UNDERSTOOD = "its answers cannot be parsed"
 UNTOLD_CONTEXT = 2048  # tokens for prompt and answer at a server that does not tell: Ollama's least default
-CONTEXT_MARGIN = 128  # tokens that may come until a cut takes effect, and that a template adds
+CONTEXT_MARGIN = 128  # tokens that may come until a preemption takes effect, and that a template adds
 BYTES_A_TOKEN = 2  # of text, fewer only in numbers and in what is no text
 
 
@@ -114,7 +114,7 @@ class Adapter:
 
     # Whose routes it answers.
     SPEAKS: ClassVar[frozenset[Family]] = frozenset((Family.OPENAI, Family.ANTHROPIC))
-    # The ways in which it may continue an answer that was cut off, the likeliest to be exact first.
+    # The ways in which it may continue an answer that was preempted, the likeliest to be exact first.
     CONTINUES: ClassVar[tuple[Way, ...]] = (Prefill(),)
     CAPS: ClassVar[tuple[str, ...]] = CAPS  # the fields that bound an answer's length there
     # Fields of a request that have its prompt read in one go, though it may be in the cache.

@@ -1,7 +1,7 @@
-"""Ways to continue an answer that was cut: the request that asks the server to.
+"""Ways to continue an answer that was preempted: the request that asks the server to.
 
-Which of them reproduces the uncut answer depends on the server's version, the chat template and the cache;
-`calibrate` tries each.
+Which of them gives the answer that would have come without the preemption depends on the server's version,
+the chat template and the cache; `calibrate` tries each.
 """
 
 from dataclasses import dataclass, field

@@ -78,31 +78,31 @@ def _mean(old: float | None, new: float, measured: float | None, weight: float =
     return mean if measured is None else min(4 * measured, max(measured / 4, mean))
 
 
-# Of prompts whose client leaves while they are being read.
-HALF_BATCH_TOKENS = 1024.0  # until the first cut: a server is taken to go on for half of llama.cpp's batch
+# Of prompts that are preempted while they are being read.
+HALF_BATCH_TOKENS = 1024.0  # until the first one: a server is taken to go on for half of llama.cpp's batch
 ASSUMED_KEPT = 0.5
-LATEST_WEIGHT = 0.5  # cuts are few, and each costs time where the guess is wrong
-MAX_GAP_S = 6.0  # from a cut to the next request in the slot, the time until the server hangs up included
+LATEST_WEIGHT = 0.5  # preemptions are few, and each costs time where the guess is wrong
+MAX_GAP_S = 6.0  # from one to the next request in the slot, the time until the server hangs up included
 
 
 @dataclass(slots=True)
-class PromptCuts:
-    """What a server does with a prompt whose client leaves while it is being read; running means."""
+class PromptPreemptions:
+    """What a server does with a prompt that is preempted while it is being read; running means."""
 
-    stop_s: float | None = None  # from a cut until the slot is free; None until the first
+    stop_s: float | None = None  # from a preemption until the slot is free; None until the first
     kept: float = ASSUMED_KEPT  # share of what was read that is found again
-    closed_s: float | None = None  # when the last cut was made, unless something has started since
+    closed_s: float | None = None  # when the last one was preempted, unless something has started since
     rest_s: float = 0.0  # how long the unread rest of its prompt would have taken
 
     def stops_s(self, read_s: Callable[[float], float], rest_s: float) -> float:
         """Return the expected seconds until the slot is free, at most the rest of the prompt."""
         return min(read_s(HALF_BATCH_TOKENS) if self.stop_s is None else self.stop_s, rest_s)
 
-    def cut(self, now: float, rest_s: float) -> None:
+    def preempted(self, now: float, rest_s: float) -> None:
         self.closed_s, self.rest_s = now, rest_s
 
     def followed(self, granted_s: float) -> float | None:
-        """Return the time of the cut that freed a slot granted at `granted_s`; None if there was none."""
+        """Return when the preemption was that freed a slot granted at `granted_s`; None if there was none."""
         closed_s, self.closed_s = self.closed_s, None
         return closed_s if closed_s is not None and granted_s - closed_s <= MAX_GAP_S else None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.backends.speeds import ASSUMED_KEPT, PromptCuts
+from clairvoyant_cli.backends.speeds import ASSUMED_KEPT, PromptPreemptions
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.prompt_cuts import share_found
 from clairvoyant_cli.scheduler.policy import MAX_PREEMPTIONS
@@ -298,32 +298,32 @@ def test_a_short_part_of_a_prompt_is_told_by_tokens_only() -> None:
 
 
 def test_how_soon_it_stops_is_learned_unless_the_prompt_ended_first() -> None:
-    cuts = PromptCuts()
-    assert cuts.stops_s(lambda tokens: tokens / 100.0, 60.0) == 10.24
-    assert cuts.stops_s(lambda tokens: tokens / 100.0, 2.0) == 2.0
-    cuts.cut(0.0, rest_s=30.0)
-    cuts.stopped(4.0)
-    cuts.cut(10.0, rest_s=1.0)
-    cuts.stopped(1.0)
-    assert cuts.stop_s == 4.0
-    cuts.cut(20.0, rest_s=30.0)
-    cuts.stopped(2.0)
-    assert cuts.stop_s == 3.0
+    learned = PromptPreemptions()
+    assert learned.stops_s(lambda tokens: tokens / 100.0, 60.0) == 10.24
+    assert learned.stops_s(lambda tokens: tokens / 100.0, 2.0) == 2.0
+    learned.preempted(0.0, rest_s=30.0)
+    learned.stopped(4.0)
+    learned.preempted(10.0, rest_s=1.0)
+    learned.stopped(1.0)
+    assert learned.stop_s == 4.0
+    learned.preempted(20.0, rest_s=30.0)
+    learned.stopped(2.0)
+    assert learned.stop_s == 3.0
 
 
 def test_the_request_that_follows_at_once_tells_how_soon_a_server_stops() -> None:
-    cuts = PromptCuts()
-    assert cuts.followed(0.0) is None
-    cuts.cut(1.0, rest_s=30.0)
-    assert [cuts.followed(2.0), cuts.followed(2.0)] == [1.0, None]
-    cuts.cut(1.0, rest_s=30.0)
-    assert cuts.followed(60.0) is None, "its slot was free for a while"
+    learned = PromptPreemptions()
+    assert learned.followed(0.0) is None
+    learned.preempted(1.0, rest_s=30.0)
+    assert [learned.followed(2.0), learned.followed(2.0)] == [1.0, None]
+    learned.preempted(1.0, rest_s=30.0)
+    assert learned.followed(60.0) is None, "its slot was free for a while"
 
 
 def test_a_share_is_at_most_all_and_at_least_nothing() -> None:
-    cuts = PromptCuts()
-    cuts.found(1.5)
-    assert ASSUMED_KEPT < cuts.kept < 1.0
+    learned = PromptPreemptions()
+    learned.found(1.5)
+    assert ASSUMED_KEPT < learned.kept < 1.0
     for _ in range(20):
-        cuts.found(-1.0)
-    assert 0.0 <= cuts.kept < 0.01
+        learned.found(-1.0)
+    assert 0.0 <= learned.kept < 0.01

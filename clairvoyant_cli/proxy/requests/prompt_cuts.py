@@ -39,7 +39,7 @@ def record_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float)
     """Record that a request was cut while its prompt was read."""
     attempt.read_s = now - attempt.granted_s
     read_s = attempt.read_s + _read_before_s(exchange, attempt)
-    server.prompts.cut(now, max(_unread_s(exchange, server) - read_s, 0.0))
+    server.prompts.preempted(now, max(_unread_s(exchange, server) - read_s, 0.0))
 
 
 def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float) -> int:

@@ -11,7 +11,7 @@ from clairvoyant_cli.backends.adapter import Adapter, Status
 from clairvoyant_cli.backends.continuation import Way
 from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT, Priority
 from clairvoyant_cli.backends.prober import Ask, Prober
-from clairvoyant_cli.backends.speeds import PromptCuts, Speeds
+from clairvoyant_cli.backends.speeds import PromptPreemptions, Speeds
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.model_settings import ModelSettings, changed_parts
@@ -34,7 +34,7 @@ def is_under(prefix: bytes, target: bytes) -> bool:
 
 
 class VerifiedContinuation(NamedTuple):
-    """A way to continue an answer that was cut, the proof that it is exact, and the settings it holds for."""
+    """A way to continue a preempted answer, the proof that it is exact, and the settings it holds for."""
 
     way: Way
     proof: Continuation
@@ -69,10 +69,12 @@ class Server:
     silences: Silences = field(default_factory=Silences)
     profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
     settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
-    prompts: PromptCuts = field(default_factory=PromptCuts)  # what cuts of prompts cost
+    prompts: PromptPreemptions = field(
+        default_factory=PromptPreemptions
+    )  # what it costs to preempt while a prompt is read
     stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
     remark: str = ""  # why it could not be seen that a slot of it fell free
-    truncated: int = 0  # prompts that it cut to its context
+    truncated: int = 0  # prompts that it truncated to its context
     cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
     self_test: str = ""  # how far the daemon's own test of it is
 
@@ -226,13 +228,13 @@ class Server:
 
     @property
     def proofs(self) -> dict[str, Continuation]:
-        """Proofs that cut answers are continued as if uncut, by model, from the preferred profile of each."""
+        """Proofs that preempted answers are continued exactly, by model, of the preferred profile of each."""
         first = {each.served.model: each for each in reversed(self.profiles)}
         return {model: found for model, each in first.items() if (found := each.continuation) is not None}
 
     def continuation_of(self, model: str) -> VerifiedContinuation | None:
-        """Return how it continues a cut answer of a model; None if no proof holds. A proof for another build,
-        model, template or settings proves nothing.
+        """Return how it continues a preempted answer of a model; None if no proof holds. A proof for another
+        build, model, template or settings proves nothing.
         """
         if not self.profiles or (settings := self.settings_of(model)) is None:
             return None

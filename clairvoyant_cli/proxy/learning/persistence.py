@@ -28,7 +28,6 @@ from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
-from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
 from clairvoyant_cli.scheduler.arrival_order import Compared
@@ -112,14 +111,10 @@ class StateSaver:
     _unlearned: bytes = b""
     _stored: bytes = b"{}"
 
-    @property
-    def _pool(self) -> ServerPool:
-        return self.lifecycle.pool
-
     def _profiles_of(self, server: Server) -> Sequence[Profile]:
         url = server.id
         profiles = self.persistence.profiles(server.adapter.name, url)
-        return measured_at(url, profiles) if len(self._pool) > 1 else profiles
+        return measured_at(url, profiles) if len(self.lifecycle.pool) > 1 else profiles
 
     def begin(self) -> None:
         """Load profiles and learned state, and say which requests were lost."""
@@ -130,14 +125,14 @@ class StateSaver:
                 f"{plural(lost.total(), 'request')} lost when the last daemon was killed ({programs}); "
                 "see: clairvoyant history",
             )
-        for memory in [self._remember(server, *self._load(server)) for server in self._pool]:
+        for memory in [self._remember(server, *self._load(server)) for server in self.lifecycle.pool]:
             self._take_up(memory)
         today = midnight_before(self.gain.clock())
         for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
             self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
         try:
             stored = msgspec.json.decode(self.persistence.load(STORED) or b"{}", type=dict[str, str])
-            self._pool.stored |= stored
+            self.lifecycle.pool.stored |= stored
         except (ValueError, RecursionError) as error:
             news = f"which server has which stored response cannot be read and is left out ({error})"
             self.journal.event(logging.WARNING, news)
@@ -186,7 +181,7 @@ class StateSaver:
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
         self._told_tau = ToldTau(self.operation.tau_s)
-        for server in list(self._pool):
+        for server in list(self.lifecycle.pool):
             profiles = await asyncio.to_thread(self._profiles_of, server)
             memory = self._memories.get(server.id)
             if memory is None or list(profiles) == list(server.profiles):
@@ -206,13 +201,13 @@ class StateSaver:
     def save(self) -> None:
         self._saved_ago_s = 0.0
         self.compare()
-        if (stored := msgspec.json.encode(self._pool.stored)) != self._stored:
+        if (stored := msgspec.json.encode(self.lifecycle.pool.stored)) != self._stored:
             self._stored = stored
             self.persistence.save(STORED, stored)
         if self.freeze:
             return
         for memory in self._memories.values():
-            if (server := self._pool.queue.fleet.servers.get(memory.server.id)) is not None:
+            if (server := self.lifecycle.pool.queue.fleet.servers.get(memory.server.id)) is not None:
                 held, lost = server.cache.size
                 memory.learner.learned.cache_tokens = held, None if lost == inf else lost
             self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
@@ -226,7 +221,7 @@ class StateSaver:
         """Drop the learned state: it was erased from the database and must not be written again."""
         self._forgot_s = self.journal.clock()
         self.learn_queue.clear()
-        self._pool.stored.clear()
+        self.lifecycle.pool.stored.clear()
         self.predictor.import_state(self._unlearned)
         for memory in self._memories.values():
             memory.forget()
@@ -243,7 +238,7 @@ class StateSaver:
             self.persistence.began(Begun(job.id, arrived_at, client, job.program, model, asked.route.name))
 
     def ended(self, of: Ended) -> None:
-        self.persistence.finished(history_row(of, self.operation.policy, self._pool.first.name))
+        self.persistence.finished(history_row(of, self.operation.policy, self.lifecycle.pool.first.name))
         memory = self._memories.get(of.last.server_id)
         if memory is None or of.outcome is not Outcome.COMPLETED or not of.tokens:
             return
@@ -271,13 +266,13 @@ class StateSaver:
     # -- profiles ---------------------------------------------------------------------------------------
 
     def _set_cache_size(self, memory: ServerMemory) -> None:
-        server = self._pool.queue.fleet.servers.get(memory.server.id)
+        server = self.lifecycle.pool.queue.fleet.servers.get(memory.server.id)
         if server is not None:
             held, lost = memory.learner.learned.cache_tokens
             server.cache.size = held, inf if lost is None else lost
 
     def _say(self, memory: ServerMemory, news: str, level: int = logging.INFO) -> None:
-        whose = f"{memory.server.name}: " if len(self._pool) > 1 else ""
+        whose = f"{memory.server.name}: " if len(self.lifecycle.pool) > 1 else ""
         self.journal.event(level, whose + news)
 
     def _use(self, memory: ServerMemory, profile: Profile) -> None:
@@ -330,9 +325,9 @@ class StateSaver:
     def _set_tau(self, memory: ServerMemory, model: str) -> None:
         """Set tau for a model: of this server, or with several servers, the mean over all slots."""
         tau_s, source = memory.learner.tau_of(model)
-        if len(self._pool) > 1:
+        if len(self.lifecycle.pool) > 1:
             known = [
-                (each.slots, self._memories.get(each.id)) for each in self._pool
+                (each.slots, self._memories.get(each.id)) for each in self.lifecycle.pool
             ]  # some are being loaded
             learners = [(slots, each.learner) for slots, each in known if each is not None]
             tau_s = mean_over_slots((slots, learner.tau_of(model)[0]) for slots, learner in learners)

@@ -31,22 +31,26 @@ class Speeds:
     tokens_an_event: float = 1.0  # of its streams: more with speculative decoding, or a stream interval
 
     def learn(
-        self, tokens: float | None, decode_s: float | None, prefilled: float | None, prefill_s: float | None
+        self,
+        tokens: float | None,
+        decode_s: float | None,
+        prefilled: float | None,
+        prefill_s: float | None,
+        events: int = 0,
     ) -> None:
-        """Learn from one answer; small samples measure timers rather than speed, and are skipped."""
+        """Learn from one answer, whose stream had so many events with text, 0 if they do not tell how many
+        tokens one brings. Small samples measure timers rather than speed, and are skipped.
+        """
         if tokens and tokens >= MIN_TOKENS and (rate := rate_of(tokens, decode_s)) is not None:
             self.slowdown = min(max(1.0, (self.decode_tokens_per_s or rate) / rate), MAX_SLOWDOWN)
             if not self.frozen:
                 self.decode_tokens_per_s = _mean(self.decode_tokens_per_s, rate, self.measured[0])
+        if tokens and events >= MIN_TOKENS and not self.frozen:
+            self.tokens_an_event = max(1.0, _mean(self.tokens_an_event, tokens / events, None))
         if self.frozen or not prefilled or prefilled < MIN_PREFILLED:
             return
         if (rate := rate_of(prefilled, prefill_s, FASTEST_PREFILL_TOKENS_PER_S)) is not None:
             self.prefill_tokens_per_s = _mean(self.prefill_tokens_per_s, rate, self.measured[1])
-
-    def learn_events(self, tokens: int, events: int) -> None:
-        """Learn from one streamed answer how many tokens an event brings."""
-        if events >= MIN_TOKENS and not self.frozen:
-            self.tokens_an_event = max(1.0, _mean(self.tokens_an_event, tokens / events, None))
 
     def seconds(self, prompt_tokens: float, tokens: float) -> float:
         """Return the service time of a prompt and an answer of that many tokens, in seconds."""

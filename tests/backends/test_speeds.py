@@ -49,8 +49,8 @@ def test_tokens_are_counted_by_events_as_learned() -> None:
     """With speculative decoding an event brings several tokens."""
     speeds = Speeds()
     for _ in range(10):
-        speeds.learn_events(160, 40)
-    speeds.learn_events(4, 1)
+        speeds.learn(160, None, None, None, events=40)
+    speeds.learn(4, None, None, None, events=1)
     watch = UsageReader(
         ResponseHead(200, b"", [(b"content-type", b"text/event-stream")]), None, speeds.tokens_an_event
     )

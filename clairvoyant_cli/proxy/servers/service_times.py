@@ -118,10 +118,9 @@ class ServiceTimes:
         # Without a number of cached tokens, Ollama counts all as read.
         counts = prompt.cached_tokens is not None or not prompt.expected_cached_tokens
         prefilled = prompt.read_tokens if counts and not of.has_media else None
-        server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s)
         # A tool's call may come in one event, however long it is.
-        if of.last.events and totals.tokens and in_one_part and not totals.calls_tool:
-            server.speeds.learn_events(totals.tokens, of.last.events)
+        events = of.last.events if in_one_part and not totals.calls_tool else 0
+        server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s, events)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Have the scheduler's account of the KV cache follow what the server reports of an answer, as far as

@@ -8,7 +8,7 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.metrics import Metrics, genai_attributes
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import finished_request, history_row
-from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, PromptUse
 from clairvoyant_cli.state.snapshot import AnswerPart
 from tests.fakes.daemon_parts import daemon_parts
 from tests.fakes.ended import ENDED, USE, ended
@@ -72,6 +72,14 @@ def test_the_history_has_tokens_as_far_as_they_came(of: Ended, kept: tuple[objec
     row = history_row(of, "sjf", "first")
     assert (row.outcome, row.backend, row.tokens, row.length_class, row.dispatched_by, row.session) == kept
     assert (row.request, row.policy, row.predicted_class, row.saved_s) == ("abc-1", "sjf", "short", None)
+
+
+@pytest.mark.parametrize(("cached", "kept"), [(15, (5, 15)), (None, (None, None))])
+def test_the_history_has_what_was_read_beside_what_was_cached_or_neither(
+    cached: int | None, kept: tuple[int | None, int | None]
+) -> None:
+    row = history_row(ended(prompt=PromptUse(10.0, cached, 5)), "sjf", "first")
+    assert (row.read_tokens, row.cached_tokens) == kept
 
 
 def test_metrics_have_an_error_without_a_server() -> None:

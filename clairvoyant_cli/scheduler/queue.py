@@ -11,7 +11,8 @@ with other models loaded, or to which other jobs are pinned. One view of 1,024 j
 Rule 5: when the queue is full, the newest waiting job of the client that has most of them is dropped, the
 arriving one counted; if others have as many as its client, that is the arriving one.
 Rule 6: a job's age counts from its arrival; a preemption does not restart tau.
-Rule 7: what does not say that it changes something can be called any number of times.
+Rule 7: what does not say that it changes something can be called any number of times. What ends by the time
+alone, a session's turn, ends when a job joins and before one is chosen.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -118,6 +119,7 @@ class Scheduler:
         if limits.max_waiting is not None and self.clients.waiting[client] >= limits.max_waiting:
             raise ClientFullError
         self.now = now
+        self.sessions.expire(now, queue.parked)
         _admit(job, next(self._seq))
         self.fleet.price(job)
         displaced = None
@@ -140,6 +142,7 @@ class Scheduler:
             self.arrival_order.follow(self.slots, now, paused=self.paused)
         if self.paused or not queue.jobs:
             return None
+        self.sessions.expire(now, max(queue.parked, 1))  # a job waits, parked or not
         if 0 < queue.interactive < len(queue.jobs):
             queue.let_forward(now)
         if queue.parked:

@@ -159,7 +159,6 @@ class Sessions:
         if session.parent:
             self._count_child(session, 1)
         if session.family < inf and not session.busy:
-            self.expire(now, 0)
             for child in list(self.active.values()):
                 if child.parent == session.id and not child.waiting and not child.running:
                     self._end_turn(child)
@@ -354,7 +353,6 @@ class Sessions:
         server = self.fleet.servers.get(session.server_id)
         if server is None or server.cache.holds_any:
             return True
-        self.expire(now, waiters)
         active = self.active_on(server, now, waiters)  # in the order of their turns
         before = takewhile(lambda other: other is not session, active)
         return server.cache.holds([other.tokens for other in (*before, session)], now)
@@ -362,7 +360,6 @@ class Sessions:
     def _fits(self, session: Session, server: ServerSlots, now: float, waiters: int) -> bool:
         if server.cache.holds_any:
             return True
-        self.expire(now, waiters)
         active = self.active_on(server, now, waiters)
         return server.cache.holds([GROWTH * other.tokens for other in (*active, session)], now)
 
@@ -404,7 +401,6 @@ class Sessions:
         session that is about to come back. It waits at most as long as reading that again would take; one in
         the background as long as any has a turn. A session does not come back before its own request.
         """
-        self.expire(now, waiters)
         for server in self.fleet.servers.values():
             for session in self.active_on(server, now, waiters):
                 own = bool(job.claimed) and (session.client, session.claimed) == (job.client, job.claimed)
@@ -457,11 +453,11 @@ class Sessions:
         ]
 
     def with_turn(self, now: float, waiters: int) -> list[Session]:
-        """Return the sessions with a turn, in order, without those that lose theirs at the next decision."""
+        """Return the sessions with a turn, in order, without those whose turn is over by now."""
         return [session for session in self.active.values() if not self._is_over(session, now, waiters)]
 
     def expire(self, now: float, waiters: int) -> None:
-        """End the turns of sessions that rest, or wait for children, before a decision on a turn."""
+        """End the turns of sessions that rest, or wait for children. A hold was in vain if others wait."""
         for session in list(self.active.values()):
             if self._is_over(session, now, waiters):
                 if waiters and not session.busy and self._is_held(session):

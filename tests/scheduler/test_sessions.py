@@ -163,6 +163,14 @@ def test_an_agent_is_held_for_again_once_it_comes_back_at_once() -> None:
     assert started(scheduler, 113.1) == [], "a is expected"
 
 
+def test_a_hold_that_ends_while_nobody_waits_is_not_in_vain() -> None:
+    scheduler = queue(room=500.0)
+    for at_s, job in enumerate((turn("a", 0), turn("b", 0), turn("a", 1))):
+        serve(scheduler, replace(job, arrival_s=60.0 * at_s, program="pair"), 60.0 * at_s)
+    scheduler.submit(turn("b", 1, 121.1), 121.1)
+    assert started(scheduler, 121.1) == [], "a is expected"
+
+
 def test_a_session_that_never_comes_back_ends_its_turn() -> None:
     scheduler = queue(room=500.0)
     serve(scheduler, turn("a", 0), 0.0)

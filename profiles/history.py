@@ -247,6 +247,8 @@ def _erase(connection: sqlite3.Connection, span: Span, states: bool) -> Erased:
         ).fetchone()
     )
     connection.execute(f"DELETE FROM history WHERE {where}", values)  # noqa: S608
+    began = where.replace("finished_at", "began_at")  # of a killed daemon, they would come back as lost
+    connection.execute(f"DELETE FROM unfinished WHERE {began}", values)  # noqa: S608
     if states:
         drop_states(connection)
     note_forgetting(connection, states=states)

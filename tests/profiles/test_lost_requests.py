@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from clairvoyant_cli.main import cli
 from profiles.database import reading, writing
-from profiles.history import Span, each
+from profiles.history import Span, each, forget
 from profiles.records import Begun
 from profiles.states import client_hash, salt
 from profiles.writer import Writer
@@ -124,6 +124,19 @@ async def test_the_daemon_after_a_killed_one_says_which_programs_lost_requests(t
     for end in ("", "-wal"):
         file = db.with_name(f"{db.name}{end}")
         assert not file.exists() or b"secret" not in file.read_bytes()
+
+
+@pytest.mark.parametrize(("span", "left"), [(Span(), 0), (Span(client="alice"), 0), (Span(client="bob"), 1)])
+def test_erased_requests_do_not_come_back_as_lost(tmp_path: Path, span: Span, left: int) -> None:
+    path = tmp_path / "c.db"
+    with closing(Writer(path, started=lambda pid: 5.0)) as killed:
+        killed.begin(BEGUN)
+        until_unfinished(path, ["abc-1"])
+        forget(path, span, states=False)
+        following = Writer(path, started=lambda pid: 6.0)
+        following.close()
+        assert len(following.lost) == left
+        assert len(recorded(path)) == left
 
 
 def test_a_row_of_the_wrong_kind_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -38,7 +38,7 @@ from clairvoyant_cli.scheduler.job import (
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
-from clairvoyant_cli.scheduler.placement import Fleet, ServerSlots, ServerSpeed
+from clairvoyant_cli.scheduler.placement import Fleet, ServerSpeed
 from clairvoyant_cli.scheduler.policy import FixedRate, Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share
@@ -442,11 +442,6 @@ class Scheduler:
         _admit(joins, LAST)
         joins.key, joins.share_key = self.policy.key(joins), self.policy.seconds(joins)
         return self.queue.in_order(now, [joins]), joins
-
-    def takers(self, job: Job) -> list[ServerSlots]:
-        """Return the available servers that may serve a waiting job; none if it is held or parked."""
-        servers = self.fleet.servers.values() if job.ready else ()
-        return [server for server in servers if server.slots and self.fleet.may_take(server.id, job)]
 
     def next_up(self, now: float) -> Choice | None:
         """Return what would start now if each server had a free slot, None if nothing may.

@@ -72,7 +72,9 @@ class StartForecast:
             return []
         kind = job.pinned, job.able
         if kind not in self._takers:
-            self._takers[kind] = self._scheduler.takers(job)
+            fleet = self._scheduler.fleet
+            up = [server for server in fleet.servers.values() if server.slots]
+            self._takers[kind] = [server for server in up if fleet.may_take(server.id, job)]
         return self._takers[kind]
 
     def wait_of(self, job: Job) -> Wait | None:
@@ -182,10 +184,11 @@ def start_of(scheduler: Scheduler, job: Job, now: float) -> tuple[float, float]:
     first token then. It may be waiting, or it would join the queue now.
     """
     order, mine = scheduler.waiting_with(job, now)
-    wait = StartForecast(scheduler, order, now).wait_of(mine)
+    forecast = StartForecast(scheduler, order, now)
+    wait = forecast.wait_of(mine)
     if wait is None:
         return inf, 0.0
-    return wait.mid_s, min(scheduler.fleet.read_s(mine, server) for server in scheduler.takers(mine))
+    return wait.mid_s, min(scheduler.fleet.read_s(mine, server) for server in forecast.takers(mine))
 
 
 def _slots(scheduler: Scheduler, now: float) -> tuple[list[ServerSlots], list[float]]:

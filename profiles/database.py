@@ -369,14 +369,17 @@ def remove_copy(connection: sqlite3.Connection, path: Path, *, kept_s: float = C
     last = f"SELECT converted_from, at FROM versions WHERE {sound} ORDER BY schema DESC LIMIT 1"  # noqa: S608
     for before, converted_at in connection.execute(last).fetchall():
         copy = copy_of(path, before)
-        is_due = copy.exists() and converted_at <= time.time() - kept_s
+        is_due = copy.is_file() and converted_at <= time.time() - kept_s
         if is_due and copy.stat().st_mtime <= converted_at and not Path(f"{copy}-wal").exists():
             overwrite(copy)
 
 
 def overwrite(path: Path) -> None:
-    """Overwrite a file and remove it, so that nothing of it remains on most disks."""
-    with path.open("r+b", buffering=0) as file:
-        for _ in range(0, path.stat().st_size, OVERWRITTEN_BYTES):
-            file.write(bytes(OVERWRITTEN_BYTES))
-    path.unlink()
+    """Overwrite a file and remove it, so that most disks keep nothing of it; may raise ProfilesError."""
+    try:
+        with path.open("r+b", buffering=0) as file:
+            for _ in range(0, path.stat().st_size, OVERWRITTEN_BYTES):
+                file.write(bytes(OVERWRITTEN_BYTES))
+        path.unlink()
+    except OSError as error:
+        raise ProfilesError(f"cannot erase {path}: {error.strerror or error}; remove it yourself") from error

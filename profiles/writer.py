@@ -267,7 +267,7 @@ class Writer:
         self.profiles = fingerprint(connection)
         if time.monotonic() - self._tidied_s >= TIDY_EVERY_S:
             self._tidied_s = time.monotonic()
-            with suppress(OSError):
+            with suppress(OSError, ProfilesError):
                 remove_copy(connection, self.path)
         if not self._is_due():
             self._forgetting = forgetting(connection)

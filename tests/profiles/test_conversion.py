@@ -229,6 +229,18 @@ def test_erasing_requests_removes_the_copy(old: Path) -> None:
     assert len(recorded(old)) == REQUESTS
 
 
+def test_a_copy_that_cannot_be_erased_is_named(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    assert len(recorded(old)) == REQUESTS
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(
+        ProfilesError, match=r"cannot erase .*c\.db\.13: Permission denied; remove it yourself"
+    ):
+        forget(old, Span(), states=True)
+
+
 def drop_history(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE history")

@@ -120,6 +120,7 @@ class StateSaver:
         """Load profiles and learned state, and say which requests were lost."""
         if lost := Counter(self.persistence.lost):
             programs = ", ".join(f"{n} from {printable(name) or '-'}" for name, n in lost.most_common(5))
+            programs += ", ..." * (len(lost) > 5)
             self.journal.event(
                 logging.WARNING,
                 f"{plural(lost.total(), 'request')} lost when the last daemon was killed ({programs}); "

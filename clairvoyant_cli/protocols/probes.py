@@ -269,7 +269,7 @@ def lmstudio_loaded(body: bytes | None) -> tuple[tuple[LoadedModel, int | None],
 def _offered(model: Object) -> OfferedModel:
     # Ollama describes a model in `details`, llama.cpp in `meta`.
     details = object_in(model["details"] if is_object(model["details"]) else model["meta"])
-    contexts = *(model[name] for name in CONTEXTS), details["n_ctx"]
+    contexts = *(model[name] for name in CONTEXTS), details["n_ctx"], details["context_length"]
     size, parameters = whole_number(details["size"], MAX_BYTES), whole_number(details["n_params"], MAX_BYTES)
     return OfferedModel(
         name=model_name(model),

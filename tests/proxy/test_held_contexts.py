@@ -19,16 +19,17 @@ MODEL = "m:latest"
 
 
 class LoadingOllama:
-    """Loads its model with the context that each request asks for; while it does, no model is listed."""
+    """Loads its model with the context that each request asks for, and at most `most`."""
 
     def __init__(self, context: int = 8192) -> None:
         self.context = context  # 0: nothing is loaded
         self.asked: list[int] = []
+        self.most, self.listed_meanwhile = 32768, 0  # 0: none is listed while it loads
         self.has_model = True
         self.may_list, self.may_load = asyncio.Event(), asyncio.Event()
         self.may_list.set()
         self.may_load.set()
-        self.loads, self.lists_none = asyncio.Event(), asyncio.Event()
+        self.loads, self.listed = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -38,10 +39,10 @@ class LoadingOllama:
         status, told = 200, dict[str, Any](version="0.40.0")
         if scope["path"] == "/api/ps":
             await self.may_list.wait()
-            if not self.context:
-                self.lists_none.set()
+            self.listed.set()
         if scope["path"] in ("/api/ps", "/api/tags"):
-            entry = {"name": MODEL, "model": MODEL, "context_length": self.context}
+            details = {"context_length": self.most}
+            entry = {"name": MODEL, "model": MODEL, "context_length": self.context, "details": details}
             told = {"models": [entry] if self.context or scope["path"] == "/api/tags" else []}
         elif scope["path"] in ("/api/chat", "/api/embed"):
             status, told = 200 if self.has_model else 404, await self.answer(json.loads(body))
@@ -53,11 +54,11 @@ class LoadingOllama:
     async def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         context = asked["options"]["num_ctx"]
         self.asked.append(context)
-        if context != self.context and self.has_model:
-            self.context = 0
+        if self.has_model and context != self.context:
+            self.context = self.listed_meanwhile
             self.loads.set()
             await self.may_load.wait()
-            self.context = context
+            self.context = min(context, self.most)
         return {"message": {"content": "x"}, "embeddings": [[0.1]], "done": True, "load_duration": 1000}
 
 
@@ -111,19 +112,34 @@ async def test_each_server_of_a_pool_keeps_its_own_context() -> None:
         assert (first.asked, second.asked) == ([8192, 8192], [4096])
 
 
-async def test_a_request_waits_for_the_load_that_one_before_it_has_caused() -> None:
+@pytest.mark.parametrize("meanwhile", [0, 8192])  # it is loading, or waits for answers of what is loaded
+async def test_a_request_waits_while_its_model_is_loaded_with_more_for_one_before_it(meanwhile: int) -> None:
     fake = LoadingOllama()
+    fake.listed_meanwhile = meanwhile
     async with held(fake, slots=2) as (daemon, client), raw_client(daemon.base_url) as other:
         fake.may_load.clear()
         client.send(asking(16384))
         await fake.loads.wait()
-        fake.lists_none.clear()
+        fake.listed.clear()
         other.send(asking(2048))
-        await fake.lists_none.wait()
+        await fake.listed.wait()
         fake.may_load.set()
         await client.response()
         await other.response()
         assert fake.asked == [16384, 16384]
+
+
+async def test_a_request_does_not_wait_for_more_than_its_model_can_have() -> None:
+    fake = LoadingOllama()
+    fake.most = fake.listed_meanwhile = 8192
+    async with held(fake, slots=2) as (daemon, client), raw_client(daemon.base_url) as other:
+        fake.may_load.clear()
+        client.send(asking(100000))
+        await fake.loads.wait()
+        assert (await other.ask(asking(2048))).status == 200
+        assert fake.asked == [100000, 8192]
+        fake.may_load.set()
+        await client.response()
 
 
 async def test_without_a_list_a_request_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
+from math import inf
 
 from clairvoyant_cli.backends.priority import OUTDATED
 from clairvoyant_cli.http.limits import READING
@@ -60,23 +60,32 @@ class HeldContexts:
             self.say(logging.INFO, f"{news} are loaded: it gets them")
 
     async def _loaded_context(self, exchange: Exchange, server: Server) -> int:
-        """Return the context in tokens that a request's model is loaded with, 0 if that is not known. While a
-        request that the server got before it may be loading the model, it waits.
+        """Return the context in tokens that a request's model is loaded with, 0 if that is not known. Wait
+        while the model is loaded with more for a request before it.
         """
-        model = server.known_as(exchange.asked.parsed.model)
+        model, context = server.known_as(exchange.asked.parsed.model), 0
         with suppress(TimeoutError):
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 while True:
                     listed = loaded_models((await server.ask("/api/ps", LIST_TIMEOUT_S)).body) or ()
                     contexts = [each.context or 0 for each in listed if server.known_as(each.name) == model]
-                    if contexts or not self._loads(exchange, server, model):
-                        return max(contexts, default=0)
+                    context = max(contexts, default=0)
+                    if not self._loads_more(exchange, server, model, context):
+                        break
                     await asyncio.sleep(LOOK_AGAIN_S)
-        return 0
+        return context
 
-    def _loads(self, exchange: Exchange, server: Server, model: str) -> bool:
-        attempts = self.dispatcher.attempts_on(server.id)  # in the order of their starts
-        before = takewhile(lambda each: each is not exchange.attempt, attempts)
-        return any(
-            each.first_byte_s is None and server.known_as(each.dispatch.job.model) == model for each in before
-        )
+    def _loads_more(self, exchange: Exchange, server: Server, model: str, context: int) -> bool:
+        """Whether a server has got a request before this one for which it loads the model with more. It would
+        not begin with that as long as others come for what is loaded.
+        """
+        offered = server.offered_model(model)
+        most = (offered is not None and offered.context) or inf
+        for each in self.dispatcher.attempts_on(server.id):  # in the order of their starts
+            if each is exchange.attempt:
+                break
+            parsed = self.dispatcher.live[each.dispatch.job.id].asked.parsed
+            waits = each.first_byte_s is None and server.known_as(parsed.model) == model
+            if waits and min(asked_context(parsed) or 1, most) > context:
+                return True
+        return False

@@ -5,6 +5,7 @@ may have a hundred thousand entries.
 Rule 2: a value of an unexpected type reads as nothing, and the other fields are unaffected.
 """
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import msgspec
@@ -119,3 +120,15 @@ def whole_number(raw: Raw, most: int) -> int | None:
     """Return a whole number from 0 to `most`; None for anything else."""
     held = number(raw)
     return int(held) if held is not None and 0 <= held <= most and held.is_integer() else None
+
+
+def is_plain(raw: bytes | memoryview, deciding: Collection[str]) -> bool:
+    """Whether the `deciding` members of an object mean the same to every parser. Go, and so Ollama, ignores
+    the case of names, merges objects of one name, and takes the last of other values.
+    """
+    bare = msgspec.json.format(bytes(raw), indent=-1)
+    named = OBJECT.decode(bare)
+    if any(name not in deciding and name.casefold() in deciding for name in named):
+        return False
+    # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
+    return msgspec.json.encode(named) == bare

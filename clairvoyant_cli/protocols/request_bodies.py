@@ -3,17 +3,15 @@ text in them, and bodies that are too long to decode at once.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
-    OBJECT,
     Object,
     count,
     entries,
@@ -22,6 +20,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     is_given,
     is_list,
     is_object,
+    is_plain,
     is_text,
     object_in,
     text,
@@ -102,18 +101,6 @@ def with_context(body: bytes, context: int) -> bytes | None:
         if certain and is_plain(body, ("model", "options")) and is_plain(options, ("num_ctx",)):
             return body.replace(options, changed)
     return None
-
-
-def is_plain(raw: Piece, deciding: Collection[str]) -> bool:
-    """Whether the `deciding` members of an object mean the same to every parser. Go, and so Ollama, ignores
-    the case of names, merges objects of one name, and takes the last of other values.
-    """
-    bare = msgspec.json.format(bytes(raw), indent=-1)
-    named = OBJECT.decode(bare)
-    if any(name not in deciding and name.casefold() in deciding for name in named):
-        return False
-    # Written out again it is shorter if a name was repeated, and differs if one was written with escapes.
-    return msgspec.json.encode(named) == bare
 
 
 class Nested(msgspec.Struct, gc=False):

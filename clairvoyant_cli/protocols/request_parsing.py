@@ -24,6 +24,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     fitting,
     given,
     is_given,
+    is_plain,
     scalar,
     text,
     whole_number,
@@ -32,14 +33,7 @@ from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.media import Payloads
 from clairvoyant_cli.protocols.outer_members import MAX_PIECES, OuterMembers, read_members, slices
 from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import (
-    BODY,
-    KEPT_RUNNING,
-    RequestBody,
-    is_plain,
-    nested,
-    short_name,
-)
+from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested, short_name
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Family, Route, Shape, Work
 from predictor.record import PromptView, Task
 

@@ -186,7 +186,8 @@ def test_options_other_than_the_context_are_remembered() -> None:
 
 def test_where_the_context_is_held_any_context_needs_the_same_unless_other_options_are_asked_for() -> None:
     queue = scheduler()
-    residents = LoadedModels(queue, "ollama", holds=True)
+    residents = LoadedModels(queue, "ollama")
+    residents.holds = True
     residents.listed(["a:latest"], [])
     asks = [ParsedRequest("a", affinity=f"a num_ctx={asked}") for asked in ("512", "8192", "512 num_gpu=9")]
     prices = [queue.fleet.residency.price_s("ollama", residents.affinity_of(parsed)) for parsed in asks]

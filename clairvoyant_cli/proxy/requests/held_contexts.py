@@ -1,7 +1,6 @@
 """Raises the context that a request asks of Ollama (`num_ctx`) to that of its model as it is loaded, so that
-the model is not loaded again (`--hold-context`).
-
-That is decided when a request is sent: only then its server is known, and what that has loaded.
+the model is not loaded again (`--hold-context`). That is decided when the request is sent: only then its
+server is known, and what that has loaded.
 """
 
 import asyncio
@@ -34,23 +33,20 @@ class HeldContexts:
     _told: set[str] = field(default_factory=set)
 
     async def hold(self, exchange: Exchange, request: Request, server: Server) -> None:
-        """Raise the context of a request that is about to be sent to a server, if that is another than Ollama
-        would keep. A request with another option of the runner is left as it is, and so is one whose model
-        was loaded for such a request: the model is loaded again anyway.
+        """Raise the context of a request that is about to be sent, unless other options of the runner, of it
+        or of what is loaded, have the model loaded again anyway.
         """
         parsed, loaded = exchange.asked.parsed, server.loaded
         asked = asked_context_alone(parsed)
-        if asked is None or not request.is_kept or exchange.has_begun:
+        if asked is None or loaded is None or not request.is_kept or exchange.has_begun:
             return
-        context = asked
-        if loaded is not None and server.adapter.OPTIONS_RELOAD and loaded.is_plain(parsed.model):
-            context = max(asked, await self._loaded_context(exchange, server))
+        plain = loaded.is_plain(parsed.model)
+        context = max(asked, await self._loaded_context(exchange, server) if plain else 0)
         if context == asked_context(parsed):  # also of the attempt before, which another server may have got
             return
         await READING.next()
         with READING:
-            body = with_context(b"".join(request.arrived), context)
-            if body is None:
+            if (body := with_context(b"".join(request.arrived), context)) is None:
                 return
             request.replace_body(body, OUTDATED)
         parsed.held_context, exchange.splice = context, None  # what was read of the body is outdated
@@ -61,31 +57,34 @@ class HeldContexts:
 
     async def _loaded_context(self, exchange: Exchange, server: Server) -> int:
         """Return the context in tokens that a request's model is loaded with, 0 if that is not known. Wait
-        while the model is loaded with more for a request before it.
+        while the model is to be loaded with more for a request before it: Ollama would not begin with that
+        as long as others come for what is loaded.
         """
         model, context = server.known_as(exchange.asked.parsed.model), 0
         with suppress(TimeoutError):
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 while True:
-                    listed = loaded_models((await server.ask("/api/ps", LIST_TIMEOUT_S)).body) or ()
-                    contexts = [each.context or 0 for each in listed if server.known_as(each.name) == model]
-                    context = max(contexts, default=0)
-                    if not self._loads_more(exchange, server, model, context):
+                    listing = await server.ask("/api/ps", LIST_TIMEOUT_S)
+                    models = loaded_models(listing.body)
+                    listed = [
+                        each.context or 0 for each in models or () if server.known_as(each.name) == model
+                    ]
+                    context = max(listed, default=0)
+                    tells = context or not (listed or (models is None and listing.status))
+                    if not tells or self._wanted_before(exchange, server, model) <= context:
                         break
                     await asyncio.sleep(LOOK_AGAIN_S)
         return context
 
-    def _loads_more(self, exchange: Exchange, server: Server, model: str, context: int) -> bool:
-        """Whether a server has got a request before this one for which it loads the model with more. It would
-        not begin with that as long as others come for what is loaded.
+    def _wanted_before(self, exchange: Exchange, server: Server, model: str) -> float:
+        """Return the largest context that a server has to load a model with for the requests that it got
+        before this one and has not begun to answer, 1 if that is not known, 0 if there are none.
         """
-        offered = server.offered_model(model)
-        most = (offered is not None and offered.context) or inf
-        for each in self.dispatcher.attempts_on(server.id):  # in the order of their starts
-            if each is exchange.attempt:
+        wanted, offered = 0.0, server.offered_model(model)
+        for attempt in self.dispatcher.attempts_on(server.id):  # in the order of their starts
+            if attempt is exchange.attempt:
                 break
-            parsed = self.dispatcher.live[each.dispatch.job.id].asked.parsed
-            waits = each.first_byte_s is None and server.known_as(parsed.model) == model
-            if waits and min(asked_context(parsed) or 1, most) > context:
-                return True
-        return False
+            parsed = self.dispatcher.live[attempt.dispatch.job.id].asked.parsed
+            if attempt.first_byte_s is None and server.known_as(parsed.model) == model:
+                wanted = max(wanted, asked_context(parsed) or 1)
+        return min(wanted, (offered is not None and offered.context) or inf)

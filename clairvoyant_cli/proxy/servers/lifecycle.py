@@ -205,9 +205,8 @@ class ServerLifecycle:
         fixed = self.dispatcher.scheduler.fleet.residency.fixed
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
-            server.loaded = LoadedModels(
-                self.dispatcher.scheduler, server.id, server.known_as, holds=self.config.hold_context
-            )
+            server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.known_as)
+            server.loaded.holds = self.config.hold_context
         else:
             fixed.add(server.id)
             server.loaded = None

@@ -42,18 +42,13 @@ class LoadedModels:
     requests that differ in nothing but the context need the same.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        server: str,
-        known_as: Callable[[str], str] = full_name,
-        *,
-        holds: bool = False,
-    ) -> None:
+    holds = False
+
+    def __init__(self, scheduler: Scheduler, server: str, known_as: Callable[[str], str] = full_name) -> None:
         self._residency = scheduler.fleet.residency
         self._residency.unknown_s = ASSUMED_LOAD_S
         self._server = server
-        self._listed_as, self._holds = known_as, holds
+        self._listed_as = known_as
         self._affinity_of: dict[str, str] = {}  # a model's listed name -> what was asked of it last
         self._contexts: dict[str, int] = {}  # what was asked -> the context that it was loaded with
 
@@ -65,7 +60,7 @@ class LoadedModels:
         """Return what a request needs loaded, in one spelling."""
         if not parsed.model:
             return ""
-        held = self._holds and asked_context_alone(parsed) is not None
+        held = self.holds and asked_context_alone(parsed) is not None
         options = HELD_CONTEXT if held else parsed.affinity.removeprefix(parsed.model)
         return self._known_as(parsed.model) + options
 
@@ -103,7 +98,7 @@ class LoadedModels:
             return
         names = [self._known_as(name) for name in names]
         loaded = {self._affinity_of.get(name, name) for name in names}
-        if self._holds:
+        if self.holds:
             loaded |= {name + HELD_CONTEXT for name in names if self.is_plain(name)}
         for affinity in loaded:
             self._remember(affinity, None)

@@ -320,8 +320,9 @@ class ServeConfig:
     body_budget_mib: int = setting(
         256,
         "MIB",
-        "Memory for the bodies of all queued requests. A body up to half of it is held until it is complete; "
-        "several of one client together get at most as much as is free.",
+        "Memory for the bodies of all queued requests, beyond the first 64 KiB of each. A request is queued "
+        "once its body is complete, or half of this has come. An upload waits while the other bodies of its "
+        "client hold more than would be left.",
         AT_LEAST_1,
         expert=True,
     )

@@ -25,9 +25,11 @@ TICK_S = 0.5
 TICKED = 500  # connections checked per turn of the loop, in a millisecond or less
 MIN_BYTES_PER_S = 500.0
 
-HOLDER_TIMEOUT_S, HOLDER_BYTES_PER_S = 10.0, 100_000.0
-"""How long a client that holds a slot may stall with its body, and how fast it must send on average: all
-others wait for it, too. Only of a body that is too large to be held is a slot given before it is there."""
+HOLDER_TIMEOUT_S = 10.0  # how long a client that holds a slot may leave its answer unread
+
+DELAYING_TIMEOUT_S, DELAYING_BYTES_PER_S = 2.0, 100_000.0
+"""How long an upload may stall while others wait for its slot or its memory, and how fast it must be on
+average. Nobody waits for what a slow upload holds otherwise, so that it may take its time."""
 
 DRAINING_TIMEOUT_S = 5.0  # how long a client may hold up the daemon's shutdown
 IDLE_CLIENT_S = 120.0  # how long a connection may rest between two requests (nginx: keepalive_timeout 75 s)
@@ -164,8 +166,9 @@ class ConnectionTable:
     """The open client connections, at most `most`.
 
     The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`, those of each
-    client `bodies`. Of the connections, `unfinished` have sent no whole request yet, by address; `resting`
-    are between two requests. In both, those that have been silent longest are first.
+    client `bodies`; so many bytes of bodies are `waiting` for room, by client. `slot_wanted` returns whether
+    requests are queued. Of the connections, `unfinished` have sent no whole request yet, by address;
+    `resting` are between two requests. In both, those that have been silent longest are first.
     """
 
     client_timeout_s: float = 30.0
@@ -173,6 +176,8 @@ class ConnectionTable:
     body_budget_bytes: int = 256 * 1024 * 1024
     body_bytes: int = 0
     bodies: Counter[str] = field(default_factory=Counter)
+    waiting: "dict[str, dict[asyncio.Future[None], int]]" = field(default_factory=dict)
+    slot_wanted: Callable[[], bool] = lambda: False
     every: "set[ConnectedClient]" = field(default_factory=set)
     unfinished: "dict[str, dict[ConnectedClient, None]]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
@@ -223,13 +228,48 @@ class ConnectionTable:
         self.bodies[client] += change
         if not self.bodies[client]:
             del self.bodies[client]
+        if self.waiting and change <= 0:
+            self._let_in()
 
-    def is_full(self, client: str, own: int) -> bool:
-        """Whether a body that holds `own` bytes may not hold more. The bodies of one client together may hold
-        as much as is left, so that others always find room.
+    async def make_room(self, client: str, size: int) -> None:
+        """Count `size` bytes towards the bodies of a client, as soon as there is room for them.
+
+        The room for a whole body is taken at once: bodies that each hold a part would wait for each other.
         """
-        left = self.body_budget_bytes - self.body_bytes
-        return left <= 0 or self.bodies[client] > max(own, left)
+        if client not in self.waiting and self._fits(client, size):
+            self.hold(client, size)
+            return
+        place = asyncio.get_running_loop().create_future()
+        others = self.waiting.setdefault(client, {})
+        others[place] = size
+        try:
+            await place
+        except asyncio.CancelledError:
+            others.pop(place, None)
+            self.hold(client, 0 if place.cancelled() else -size)
+            raise
+
+    def _fits(self, client: str, size: int) -> bool:
+        """Whether a client may hold `size` bytes more: with what it holds it leaves as much to others."""
+        return self.bodies[client] <= self.body_budget_bytes - self.body_bytes - size
+
+    def _let_in(self) -> None:
+        for client in sorted(self.waiting, key=self.bodies.__getitem__):
+            waiting = self.waiting[client]
+            while waiting:
+                place, size = next(iter(waiting.items()))
+                if not place.done():
+                    if not self._fits(client, size):
+                        break
+                    self.hold(client, size)
+                    place.set_result(None)
+                del waiting[place]
+            else:
+                del self.waiting[client]
+
+    def is_pressed(self, client: str) -> bool:
+        """Whether another client, whose bodies hold less, waits for room."""
+        return any(self.bodies[other] < self.bodies[client] for other in self.waiting)
 
     @property
     def tunnels(self) -> int:

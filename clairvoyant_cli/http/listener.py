@@ -14,7 +14,8 @@ from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead, reason_of
 from clairvoyant_cli.http.limits import (
-    HOLDER_BYTES_PER_S,
+    DELAYING_BYTES_PER_S,
+    DELAYING_TIMEOUT_S,
     HOLDER_TIMEOUT_S,
     IDLE_CLIENT_S,
     MIN_BYTES_PER_S,
@@ -335,9 +336,11 @@ class ClientConnection(asyncio.Protocol):
     def _has_patience(self, what: str, elapsed_s: float, due: int) -> bool:
         moved = self._taken if what == "reader" else self._received
         timeout_s, bytes_per_s = self.table.client_timeout_s, MIN_BYTES_PER_S
-        if self._request is not None and self._request.holds_slot:
+        request = self._request
+        if what == "reader" and request is not None and request.holds_slot:
             timeout_s = min(timeout_s, HOLDER_TIMEOUT_S)
-            bytes_per_s = HOLDER_BYTES_PER_S if what == "body" else bytes_per_s
+        elif what == "body" and request is not None and request.delays_others:
+            timeout_s, bytes_per_s = min(timeout_s, DELAYING_TIMEOUT_S), DELAYING_BYTES_PER_S
         return self._patience.lasts(what, moved, timeout_s, elapsed_s, due or float("inf"), bytes_per_s)
 
     def _has_rested(self) -> bool:

@@ -19,6 +19,8 @@ SHORT_BYTES = 64 * 1024
 READ_AHEAD_BYTES = SHORT_BYTES
 """How much of a body, or of pipelined requests, may wait before the socket is left alone (as in uvicorn)."""
 
+PART_OF_UNKNOWN = 4  # of the budget for all bodies: kept for each chunked body, whose length is not known
+
 BLOCK_BYTES = 1024 * 1024
 TURN_BYTES = 256 * 1024
 """How much of a body is sent in a turn of the loop, which takes 1 to 5 ms."""
@@ -63,6 +65,7 @@ class Request:
         self._block: memoryview | None = None  # the last piece of a long body, as far as it is `_filled`
         self._filled = 0
         self._charged = 0
+        self._reserved = 0
         self._client = ""
         self._limit = READ_AHEAD_BYTES
         self._news = asyncio.Event()  # more has come than may wait, or all of it
@@ -107,25 +110,55 @@ class Request:
             self.welcome_body()
 
     async def read(self, limit_bytes: int, client: str = "") -> list[Piece] | None:
-        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or the budget for all
-        bodies or those of its client is used up. What has arrived is kept then, and the rest stays in the
-        socket.
+        """Return the whole body in pieces; None if it is longer than `limit_bytes`, or if it is chunked, than
+        its part of the budget. What has arrived is kept then, and the rest stays in the socket.
+
+        The first `SHORT_BYTES` are read at once, more once there is room for the bodies of the client.
         """
         if self._charged:
             self.connection.table.hold(self._client, -self._charged)
             self.connection.table.hold(client, self._charged)
         self._client = client
-        self._limit = limit_bytes
         self.welcome_body()
-        while not self.complete and not self._too_long():
-            self.connection.resume_reading()
-            self._news.clear()
-            await self._news.wait()
-        self._limit = READ_AHEAD_BYTES
+        if not self.complete:
+            await self._read_to(min(limit_bytes, SHORT_BYTES))
+        if not self.complete and limit_bytes > SHORT_BYTES:
+            limit_bytes = await self._read_long(limit_bytes)
         if not self.complete or self._size > limit_bytes:
             self.connection.pause_reading()
             return None
         return self.arrived
+
+    async def _read_long(self, limit_bytes: int) -> int:
+        """Read a body for which room is needed; return its limit."""
+        table, length = self.connection.table, self.head.length
+        if length is None:
+            limit_bytes = min(limit_bytes, table.body_budget_bytes // PART_OF_UNKNOWN)
+        room = min(length or limit_bytes, limit_bytes) - SHORT_BYTES
+        table.hold(self._client, -self._charged)  # else what those that wait have read would fill the room
+        self._charged = 0
+        await table.make_room(self._client, room)
+        self._charged, self._reserved = self._charged + room, room
+        try:
+            await self._read_to(limit_bytes)
+        finally:
+            self._reserved = 0
+            self._charge()
+        return limit_bytes
+
+    async def _read_to(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        while not self.complete and self._size <= limit_bytes:
+            self.connection.resume_reading()
+            self._news.clear()
+            await self._news.wait()
+        self._limit = READ_AHEAD_BYTES
+
+    @property
+    def delays_others(self) -> bool:
+        """Whether others wait for the memory or the slot that it holds while its body arrives."""
+        table = self.connection.table
+        return table.is_pressed(self._client) or (self.holds_slot and table.slot_wanted())
 
     @property
     def arrived(self) -> list[Piece]:
@@ -239,13 +272,9 @@ class Request:
         self._flow.clear()
         self.sent()
 
-    def _too_long(self) -> bool:
-        is_spent = self._charged > 0 and self.connection.table.is_full(self._client, self._charged)
-        return is_spent or self._size > self._limit
-
     def _charge(self) -> None:
         """Count the bytes of the body that wait here, beyond the first `SHORT_BYTES`, towards the budgets."""
-        charged = max(0, self._size - SHORT_BYTES)
+        charged = max(self._reserved, self._size - SHORT_BYTES, 0)
         if charged != self._charged:
             self.connection.table.hold(self._client, charged - self._charged)
             self._charged = charged
@@ -261,7 +290,7 @@ class Request:
         elif not self._discarded:
             self._append(data)
             self._charge()
-            if self._too_long():
+            if self._size > self._limit:
                 self.connection.pause_reading()
                 self._news.set()
 

@@ -116,6 +116,7 @@ class Daemon:
             tail_weight=config.tail_weight,
         )
         dispatcher = self.dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn, told=self)
+        self.connections.slot_wanted = lambda: len(scheduler) > 0
         pool = self.pool = ServerPool(scheduler)
         times = self.times = ServiceTimes(pool, say)
         self.lifecycle = ServerLifecycle(config, pool, dispatcher, journal, spawn, own, self.joined)

@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.limits import ConnectionTable, Patience
 from clairvoyant_cli.http.request import BLOCK_BYTES, SHORT_BYTES, TURN_BYTES, Piece, Request
+
+MIB = 1024 * 1024
 
 
 def seconds_held(pace_bytes_per_s: float, timeout_s: float = 30.0, what: str | None = "body") -> int:
@@ -165,16 +169,44 @@ async def test_a_long_body_leaves_turns_of_the_loop_to_others() -> None:
     assert max(map(len, sink.taken)) <= TURN_BYTES
 
 
-def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
-    table = ConnectionTable(body_budget_bytes=100)
-    table.hold("ann", 80)
-    assert not table.is_full("ann", 80), "a lone body is limited by the budget alone"
-    table.hold("ann", -30)
-    table.hold("ann", 10)
-    assert table.is_full("ann", 10), "her bodies hold 60, and 40 are left"
-    table.hold("bob", 30)
-    assert not table.is_full("bob", 30)
-    table.hold("bob", 10)
-    assert table.is_full("bob", 40), "nothing is left"
-    table.hold("ann", -60)
-    assert (table.body_bytes, table.bodies) == (40, {"bob": 40})
+def long_request(table: ConnectionTable, length: int | None) -> Request:
+    connection: Any = MagicMock(table=table)
+    return Request(MagicMock(length=length, expects_continue=False), connection)
+
+
+async def read_by(client: str, request: Request) -> "asyncio.Task[list[Piece] | None]":
+    """Begin to read a long body, of which only the beginning is here, and see how far that goes at once."""
+    request.feed(bytes(SHORT_BYTES + 1))
+    reading = asyncio.create_task(request.read(128 * MIB, client))
+    await asyncio.sleep(0)
+    return reading
+
+
+@pytest.mark.parametrize(("length", "room"), [(60 * MIB, 60 * MIB), (200 * MIB, 128 * MIB), (None, 64 * MIB)])
+async def test_an_upload_takes_room_for_all_of_it_until_it_ends(length: int | None, room: int) -> None:
+    table = ConnectionTable()
+    request = long_request(table, length)
+    reading = await read_by("ann", request)
+    assert table.bodies == {"ann": room - SHORT_BYTES}
+    request.feed_end([])
+    assert await reading == request.arrived
+    assert table.bodies == {"ann": 1}
+
+
+async def test_who_holds_most_waits_and_nobody_else_does() -> None:
+    table = ConnectionTable()
+    uploads = [await read_by("ann", long_request(table, 60 * MIB)) for _ in range(12)]
+    assert (len(table.waiting["ann"]), table.is_pressed("ann")) == (10, False)
+    bob = await read_by("bob", long_request(table, 100 * MIB))
+    assert table.bodies["bob"] == 100 * MIB - SHORT_BYTES
+    eve = await read_by("eve", long_request(table, 90 * MIB))
+    assert "eve" in table.waiting
+    assert (table.is_pressed("ann"), table.is_pressed("bob"), table.is_pressed("eve")) == (True, True, False)
+    for leaver in (uploads[2], uploads[0]):  # the first of those that wait, and of those that hold
+        leaver.cancel()
+        await asyncio.wait([leaver])
+    assert list(table.waiting) == ["ann"]
+    for each in (bob, eve, *uploads):
+        each.cancel()
+    await asyncio.wait([bob, eve, *uploads])
+    assert (table.body_bytes, table.bodies, table.waiting) == (4, {"ann": 2, "bob": 1, "eve": 1}, {})

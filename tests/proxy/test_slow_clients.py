@@ -12,9 +12,9 @@ import pytest
 
 from clairvoyant_cli.http import limits as patience_module
 from clairvoyant_cli.http import listener as listener_module
-from clairvoyant_cli.http.limits import HOLDER_BYTES_PER_S, Patience
+from clairvoyant_cli.http.limits import DELAYING_BYTES_PER_S, Patience
 from clairvoyant_cli.proxy.composition import Daemon
-from tests.fakes.raw_http import RawClient, get, post, raw_client
+from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted, silent
 from tests.fakes.serving import serving, until
 
@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which clients are judged ticks faster, so that nobody need wait for it."""
     monkeypatch.setattr(patience_module, "TICK_S", 0.02)
     monkeypatch.setattr(patience_module, "DRAINING_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(listener_module, "HOLDER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(listener_module, "DELAYING_TIMEOUT_S", 0.1)
     monkeypatch.setattr(listener_module, "LINGER_S", 0.1)
 
 
@@ -146,11 +146,22 @@ async def test_a_slot_is_given_when_the_body_is_there() -> None:
         assert (await slow.response(b"POST")).status == 200
 
 
+async def test_unfinished_uploads_keep_no_slot_from_others() -> None:
+    async with before(client_timeout=60.0, body_budget_mib=1) as daemon, AsyncExitStack() as crowd:
+        for _ in range(6):
+            client = await crowd.enter_async_context(raw_client(daemon.base_url))
+            client.send(post("/api/chat", BIG[:400_000])[:-1])
+        await until(daemon, lambda _: [len(each) for each in daemon.connections.waiting.values()] == [4])
+        quick = await crowd.enter_async_context(raw_client(daemon.base_url))
+        assert (await quick.ask(CHAT)).status == 200
+        assert daemon.snapshot().counters.submitted == 1
+
+
 @pytest.mark.parametrize(("bytes_per_s", "lasts"), [(50_000, False), (200_000, True)])
-def test_who_holds_a_slot_has_to_send_fast(bytes_per_s: int, lasts: bool) -> None:
+def test_who_delays_others_has_to_send_fast(bytes_per_s: int, lasts: bool) -> None:
     patience = Patience()
     moved = range(0, 30 * bytes_per_s, bytes_per_s)
-    kept = [patience.lasts("body", each, 10.0, 1.0, bytes_per_s=HOLDER_BYTES_PER_S) for each in moved]
+    kept = [patience.lasts("body", each, 10.0, 1.0, bytes_per_s=DELAYING_BYTES_PER_S) for each in moved]
     assert all(kept) is lasts
 
 
@@ -244,7 +255,7 @@ def daemon_has_dropped(daemon: Daemon) -> bool:
 # -- how much there may be ---------------------------------------------------------------------------------
 
 
-async def test_beyond_the_budget_a_request_is_queued_by_its_head_alone() -> None:
+async def test_an_upload_beyond_the_budget_waits_unread_for_room() -> None:
     seen: list[bytes] = []
     release = asyncio.Event()
 
@@ -258,20 +269,19 @@ async def test_beyond_the_budget_a_request_is_queued_by_its_head_alone() -> None
         content = {"model": "m", "messages": [{"role": "user", "content": "x" * size}]}
         return post("/v1/chat/completions", json.dumps(content).encode())
 
-    sizes = (10, 900_000, 900_000)
+    sizes = (10, 400_000, 400_000, 400_000)
     async with before(collecting, body_budget_mib=1, client_timeout=60.0) as daemon:
         bodies = [ask(size) for size in sizes]
         clients = [raw_client(daemon.base_url) for _ in sizes]
-        async with clients[0] as first, clients[1] as held, clients[2] as beyond:
-            asking: list[RawClient] = [first, held, beyond]
-            for count, (client, body) in enumerate(zip(asking, bodies, strict=True), 1):
+        async with AsyncExitStack() as crowd:
+            asking = [await crowd.enter_async_context(client) for client in clients]
+            for client, body in zip(asking, bodies, strict=True):
                 client.send(body)
-                await until(daemon, lambda s, n=count: s.counters.submitted == n)  # type: ignore[misc]
-            sources = [waiting.predicted.source for waiting in daemon.snapshot().queue]
-            assert sorted(sources) == ["first-word", "unknown"]
-            assert daemon.connections.body_bytes < 2 * 2**20
+            await until(daemon, lambda s: s.counters.submitted == 3 and bool(daemon.connections.waiting))
+            assert [each.predicted.source for each in daemon.snapshot().queue] == ["first-word"] * 2
+            assert daemon.connections.body_bytes < 2**20
             release.set()
-            assert [(await each.response(b"POST")).status for each in asking] == [200] * 3
+            assert [(await each.response(b"POST")).status for each in asking] == [200] * 4
         assert sorted(seen) == sorted(body.split(b"\r\n\r\n", 1)[1] for body in bodies)
         await until(daemon, lambda _: daemon.connections.body_bytes == 0)
 

@@ -291,8 +291,7 @@ class Admission:
             if named.done():
                 asks, named = self._of_program(asks, named.result()), None
         # It gets a slot once its body is here; one that is too large for that streams to the server.
-        limit_bytes = max(self.body_limit_bytes, request.connection.table.body_budget_bytes // 2)
-        pieces = await request.read(limit_bytes, asks.client)
+        pieces = await request.read(request.connection.table.body_budget_bytes // 2, asks.client)
         with self.entering(asks) as refused:
             if refused is not None:
                 return refused

@@ -85,7 +85,7 @@ class Passthrough:
         of_all = is_list and named is None and len(pool) > 1
         if of_all and await self._listed(request, client, path):
             return
-        able = await self._able(request, path, model)
+        able = await self._able(request, path, client, model)
         if isinstance(able, Refusal):
             self.refusals.send(request, route, able)
             return
@@ -101,7 +101,7 @@ class Passthrough:
         if head.method not in READING:
             server.probe_due.set()  # it may have another model by now
 
-    async def _able(self, request: Request, path: str, model: str) -> list[Server] | Refusal:
+    async def _able(self, request: Request, path: str, client: str, model: str) -> list[Server] | Refusal:
         """Return the servers that a request may be for, or why there is none."""
         pool, head = self.pool, request.head
         named = head.get(BACKEND_HEADER)
@@ -116,10 +116,10 @@ class Passthrough:
         holder = pool.holder_of(response.partition("/")[0]) if before in ("", "/v1") else None
         if holder is not None:
             return [holder]
-        model = model or await self._model_in(request, path)
+        model = model or await self._model_in(request, path, client)
         return pool.able(speakers_of(path), ParsedRequest(model=model))
 
-    async def _model_in(self, request: Request, path: str) -> str:
+    async def _model_in(self, request: Request, path: str, client: str) -> str:
         """Return the model that a request is about, which its path, its query or its body names."""
         head = request.head
         if path.startswith(ONE_MODEL):
@@ -127,7 +127,7 @@ class Passthrough:
         asked = dict(parse_qsl(head.query.decode("latin-1"))).get("model", "")
         if asked or not head.has_body or not may_have_members(head):
             return asked
-        await request.read(NAMING_BYTES)
+        await request.read(NAMING_BYTES, client)
         return await named_model(request.arrived, head)
 
     async def _listed(self, request: Request, client: str, path: str) -> bool:

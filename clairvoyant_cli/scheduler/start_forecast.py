@@ -67,14 +67,13 @@ class StartForecast:
         self._guards = bool(self._slots)
 
     def takers(self, job: Job) -> list[ServerSlots]:
-        """Return the available servers that may serve a waiting job; none if it is held or parked."""
+        """Return the servers that were up and may serve a waiting job; none if it is held or parked."""
         if job.held or job.parked:
             return []
         kind = job.pinned, job.able
         if kind not in self._takers:
-            fleet = self._scheduler.fleet
-            up = [server for server in fleet.servers.values() if server.slots]
-            self._takers[kind] = [server for server in up if fleet.may_take(server.id, job)]
+            up, may_take = dict.fromkeys(self._slots), self._scheduler.fleet.may_take
+            self._takers[kind] = [server for server in up if may_take(server.id, job)]
         return self._takers[kind]
 
     def wait_of(self, job: Job) -> Wait | None:
@@ -140,11 +139,13 @@ class StartForecast:
 
     def _slot_for(self, job: Job) -> tuple[int, float]:
         """Return the slot that a job would take, and when."""
-        free_s, able = self._free_s, list[int]()
+        free_s = self._free_s
         if job.pinned or job.able:
-            names = {server.id for server in self.takers(job)}
-            able = [number for number, server in enumerate(self._slots) if server.id in names]
-        slot = min(able, key=free_s.__getitem__) if able else free_s.index(min(free_s))
+            takers = self.takers(job)
+            able = [number for number, server in enumerate(self._slots) if server in takers]
+            slot = min(able, key=free_s.__getitem__)
+        else:
+            slot = free_s.index(min(free_s))
         ends = self._ends_of(job.client)
         return slot, max(free_s[slot], ends[0]) if ends else free_s[slot]
 

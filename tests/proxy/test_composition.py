@@ -181,12 +181,17 @@ async def test_a_long_queue_is_shown_in_steps_during_which_it_may_change() -> No
     assert [row.id for row in state.queue] == [each for each in whole if each not in left]
 
 
+@pytest.mark.parametrize("states", [("up", "up"), ("down", "up"), ("up", "down")])
 @pytest.mark.parametrize("held_at", range(12))
-async def test_a_request_may_be_held_and_released_while_a_state_is_built(held_at: int) -> None:
+async def test_requests_and_servers_may_change_while_a_state_is_built(
+    held_at: int, states: tuple[str, str]
+) -> None:
     parts = daemon_parts(capacity=500)
     *_, last = [parts.queued(f"0.{number % 9} x") for number in range(150)]
     scheduler, state = parts.dispatcher.scheduler, None
+    parts.becomes("mac", states[0])
     for number, state in enumerate(parts.snapshots.steps()):  # noqa: B007 - the last is the state
+        parts.becomes("mac", states[number == held_at])
         (scheduler.hold if number == held_at else scheduler.release)(last.id, parts.now[0])
     assert state is not None
     assert last.id in [row.id for row in state.queue]

@@ -183,6 +183,7 @@ class Job:
     started_s: float = 0.0
     began_s: float = 0.0  # from here on this run, or its answer after its thinking, should take `expected_s`
     expected_s: float = 0.0
+    upper_s: float = 0.0  # the upper quantile of `expected_s`, 0 if unknown
     pace: float = 1.0  # its server takes this many times as long as its cost says
     served_s: float = 0.0  # slot time of earlier runs
     done_tokens: float = 0.0
@@ -254,11 +255,11 @@ class Job:
         """The tokens of its thinking that are over, those expected after it, and their upper quantile."""
         return self.thought or (0.0, self.tokens, self.tokens_q90)
 
-    @property
-    def upper_s(self) -> float:
-        """The upper quantile of `expected_s`, 0 if unknown."""
+    def expect(self, expected_s: float, now: float) -> None:
+        """Expect what a running job does from now on to take `expected_s`."""
         _, tokens, q90 = self.lengths
-        return self.expected_s * q90 / tokens if tokens > 0.0 else 0.0
+        self.began_s, self.expected_s = now, expected_s
+        self.upper_s = expected_s * q90 / tokens if tokens > 0.0 else 0.0
 
     def left_s(self, now: float | None = None) -> float:
         """Return the expected seconds until a running job ends on its server: by its age at `now`, or without

@@ -156,7 +156,7 @@ class Fleet:
         job.server_id = server_id
         job.started_s = now
         load_s, remaining_s = self.residency.price_s(server_id, job.affinity), job.remaining_s
-        job.began_s, job.expected_s = now, load_s + self._run_s(job, server, remaining_s)
+        job.expect(load_s + self._run_s(job, server, remaining_s), now)
         if server.speed is not None and remaining_s:
             job.pace = (job.expected_s - load_s) / remaining_s
         server.running[job.id] = job
@@ -172,7 +172,7 @@ class Fleet:
             return
         if server.speed is not None:
             job.pace = server.speed.seconds(0.0, thought.answer_tokens) / due_s
-        job.began_s, job.expected_s = now, job.pace * due_s
+        job.expect(job.pace * due_s, now)
 
     def ended(self, job: Job, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""

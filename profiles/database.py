@@ -334,7 +334,8 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path, before: int) -
     connection.commit()
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
     if 0 < before < SCHEMA_VERSION:
-        log.info("%s converted from schema %d to %d; a day's copy: %s", path, before, SCHEMA_VERSION, copy)
+        text = "converted %s from schema %d to %d; the copy %s is kept for a day"
+        log.info(text, path, before, SCHEMA_VERSION, copy)
 
 
 def copy_of(path: Path, version: int) -> Path:

@@ -89,7 +89,7 @@ def test_what_an_earlier_version_stored_is_there(
     assert all((row.saved_s is not None) == (schema >= COMPARED_FROM) for row in rows)
     assert "replay" in learned.models
     copy = tmp_path / f"c.db.{schema}"
-    said = [f"{path} converted from schema {schema} to {SCHEMA_VERSION}; a day's copy: {copy}"]
+    said = [f"converted {path} from schema {schema} to {SCHEMA_VERSION}; the copy {copy} is kept for a day"]
     if schema < PROMPTS_FROM:
         said.insert(0, f"history: dropped {REQUESTS} recorded prompts, which only earlier versions read")
     assert caplog.messages == said

@@ -24,7 +24,7 @@ _COLUMNS: tuple[tuple[str, Tone, str], ...] = (
     ("ETA", "ink", "when it starts or ends, four of five times"),
     ("of τ", "ink", "wait as a share of its tau"),
     ("total", "ink", "from arrival to end;  for: since its start"),
-    ("TTFT", "ink", "from start to first token"),
+    ("TTFT", "ink", "from arrival to first token"),
     ("by", "ink", "τ: started by tau;  ▲: by an operator"),
 )
 _SIGNS: tuple[tuple[str, Tone, str], ...] = (

@@ -12,6 +12,7 @@ from tui.styled_text import Line, Tone, cells
 
 NOTHING = "–"
 _UNNOTICED_S, _UNNOTICED = 0.05, 0.005  # differences between two waits, and their share
+_ENOUGH = 20  # answers for a percentage
 _FORMAT = re.compile(r"[-.]gguf(?=:|$)", re.IGNORECASE)
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _WORDS = re.compile(r"(?<=[-_.:/])|(?<=\D)(?=\d)")
@@ -108,8 +109,12 @@ def gained(wait_s: float, reference_s: float) -> Tone:
     return "good" if wait_s < reference_s else "warn"
 
 
-def change(value: float, reference: float) -> str:
-    """How much a wait is off another: −40% +12% ×12; ±0% if nobody notices the difference."""
+def change(value: float, reference: float, of: int) -> str:
+    """How much a wait is off another: −40% +12% ×12; ±0% if nobody notices the difference, nothing if they
+    are `of` too few answers.
+    """
+    if not reference or of < _ENOUGH:
+        return ""
     ratio = value / reference
     if gained(value, reference) == "soft":
         return "±0%"

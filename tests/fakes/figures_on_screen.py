@@ -57,14 +57,18 @@ def _of_header(state: Snapshot) -> dict[str, tuple[str, ...]]:
             each,
         )
     for ours, other in zip(state.stats_paired, state.stats_fcfs, strict=True):
-        ours_s, other_s, letter = ours.wait.p50, other.wait.p50, ours.length_class[0].upper()
-        if ours_s is not None and other_s:
-            known[rf"{letter} (\S+?)(?: this hour)?, by arrival (\S+) (\S+) \((\S+)\)"] = (
-                duration(ours_s),
-                duration(other_s),
-                change(ours_s, other_s),
-                count(ours.wait.n),
-            )
+        letter, number = ours.length_class[0].upper(), ours.wait.n
+        for shown, ours_s, other_s in (
+            (letter, ours.wait.p50, other.wait.p50),
+            (f"{letter} p95", ours.wait.p95, other.wait.p95),
+        ):
+            if ours_s is not None and other_s is not None:
+                known[rf"{shown} (\d\S*?)(?: this hour)?, by arrival (\S+)((?: [^( ]\S*)?) \((\S+)\)"] = (
+                    duration(ours_s),
+                    duration(other_s),
+                    f" {change(ours_s, other_s, number)}".rstrip(),
+                    count(number),
+                )
     return known
 
 

@@ -163,9 +163,10 @@ async def test_the_screen_shows_an_answer_that_was_cut_and_goes_on() -> None:
     ):
         long.send(body("/api/chat", LONG, stream=True))
         await until(daemon, lambda s: bool(s.running) and s.running[0].tokens > 5)
-        short.send(body("/api/chat", SHORT, stream=True, tokens=400))
-        state = await until(daemon, lambda s: bool(s.running) and [row.cuts for row in s.queue] == [1])
+        short.send(body("/api/chat", SHORT, stream=True, tokens=800))
+        await until(daemon, lambda s: s.counters.cuts == 1)
         engine.freeze()
+        state = await until(daemon, lambda s: bool(s.running) and [row.cuts for row in s.queue] == [1])
         [suspended] = state.queue
         await screen.shows("cut", "waiting 1", suspended.id, "½")
         engine.thaw()

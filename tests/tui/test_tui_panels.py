@@ -80,7 +80,8 @@ def test_figures_have_no_gaps_at_their_seams(form: Callable[[Any], Any], values:
 
 def test_a_difference_that_nobody_notices_is_neither_good_nor_bad() -> None:
     for ours_s, other_s, said in ((0.05, 0.01, "±0%"), (100.2, 100.0, "±0%"), (2.0, 1.0, "+100%")):
-        assert figures.change(ours_s, other_s) == said
+        assert figures.change(ours_s, other_s, 20) == said
+        assert figures.change(ours_s, other_s, 19) == figures.change(ours_s, 0.0, 20) == ""
         assert figures.gained(ours_s, other_s) == ("soft" if said == "±0%" else "warn")
 
 

@@ -141,20 +141,25 @@ def window(snapshot: Snapshot) -> str:
 
 
 def worth(view: ViewState, width: int) -> Line:
-    """How much less requests waited than in order of arrival: all today, Short and Long ones this hour."""
+    """How much less requests waited than in order of arrival: all today; this hour the usual Short and the
+    slowest Long answers.
+    """
     gain = view.state.gain
     pieces = today(view.state) if gain.answers_today else []
     for ours, other in zip(view.state.stats_paired, view.state.stats_fcfs, strict=False):
-        p50_s, fcfs_s = ours.wait.p50, other.wait.p50
-        if ours.length_class == "medium" or p50_s is None or fcfs_s is None:
+        is_short, number = ours.length_class == "short", ours.wait.n
+        # The slowest of the Long answers pay for what the others gain.
+        wait_s, fcfs_s = (each.wait.p50 if is_short else each.wait.p95 for each in (ours, other))
+        if ours.length_class == "medium" or wait_s is None or fcfs_s is None:
             continue
-        colour = gained(p50_s, fcfs_s)
-        is_short = ours.length_class == "short"
+        tone = gained(wait_s, fcfs_s)
         piece = Line(f"{class_letter(ours.length_class)} ", class_tone(ours.length_class))
-        piece.add(duration(p50_s), colour).add(" this hour" if is_short else "", "faint")
+        piece.add("p95 " * (not is_short), "faint").add(duration(wait_s), tone).add(
+            " this hour" * is_short, "faint"
+        )
         piece.add(", by arrival ", "faint").add(duration(fcfs_s), "strong")
-        piece.add(f" {change(p50_s, fcfs_s)}" if fcfs_s else "", colour)
-        pieces.append(piece.add(f" ({count(ours.wait.n)})", "faint"))
+        piece.add(f" {change(wait_s, fcfs_s, number)}".rstrip(), tone).add(f" ({count(number)})", "faint")
+        pieces.append(piece)
     if not pieces:
         none = "No answer yet to compare with order of arrival."
         return Line(f" {none}" if view.snapshot else "", "faint")

@@ -46,7 +46,7 @@ def waits(state: Snapshot) -> list[Line]:
         p50_s, fcfs_s = ours.wait.p50, other.wait.p50
         line.add(cell(duration(fcfs_s), 7, right=True), "soft")
         if fcfs_s and p50_s is not None:
-            line.add(cell(change(p50_s, fcfs_s), 6, right=True), gained(p50_s, fcfs_s))
+            line.add(cell(change(p50_s, fcfs_s, ours.wait.n), 6, right=True), gained(p50_s, fcfs_s))
     return lines
 
 

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
-from typing import get_args, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from profiles.records import Finished
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 log = logging.getLogger("clairvoyant")
 
@@ -29,14 +32,8 @@ KINDS: tuple[tuple[type, ...], ...] = tuple(get_args(_HINTS[name]) or (_HINTS[na
 CLIENT, VALUES = COLUMNS.index("client"), attrgetter(*COLUMNS)
 INSERT = f"INSERT INTO history ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
 
-_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
-_DEFAULTS = {0: "0", "": "''"}
-_HISTORY = tuple(
-    f"{field.name} {_TYPES[kinds[0]]}"
-    + " NOT NULL" * (len(kinds) == 1)
-    + (f" DEFAULT {_DEFAULTS[field.default]}" if field.default in _DEFAULTS else "")
-    for field, kinds in zip(fields(Finished), KINDS, strict=True)
-)
+_NOT_NULL = {name for name, kinds in zip(COLUMNS, KINDS, strict=True) if len(kinds) == 1}
+_DEFAULTS = {field.name: field.default for field in fields(Finished) if field.default in (0, "")}
 
 UNIQUE_NAMES = "CREATE UNIQUE INDEX profiles_name ON profiles (name)"
 UNFINISHED = (
@@ -52,35 +49,38 @@ VERSIONS = (
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create all tables, within the caller's transaction."""
-    for statement in (
-        # Profiles whole as JSON, beside the columns that choose between them.
-        (
-            "CREATE TABLE profiles (id INTEGER PRIMARY KEY, name TEXT NOT NULL, backend TEXT NOT NULL, "
-            "place TEXT NOT NULL, model TEXT NOT NULL, host TEXT NOT NULL, record TEXT NOT NULL, "
-            "measured_at REAL NOT NULL, chosen_at REAL)"
-        ),
-        UNIQUE_NAMES,
-        f"CREATE INDEX {INDEX} ON profiles (host, backend, place, measured_at)",
-        (
-            "CREATE TABLE samples (profile INTEGER NOT NULL REFERENCES profiles ON DELETE CASCADE, "
-            "number INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (profile, number)) WITHOUT ROWID"
-        ),
-        f"CREATE TABLE history (id INTEGER PRIMARY KEY, {', '.join(_HISTORY)})",
-        "CREATE INDEX history_time ON history (finished_at)",
-        "CREATE INDEX history_class ON history (length_class, finished_at, sojourn_s, waited_s)",
-        "CREATE INDEX history_client ON history (client, finished_at)",
-        (
-            "CREATE TABLE states (name TEXT PRIMARY KEY, saved_at REAL NOT NULL, state BLOB NOT NULL) "
-            "WITHOUT ROWID"
-        ),
-        # The key of the client hashes.
-        "CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)",
-        "INSERT INTO salt VALUES (1, randomblob(32))",
-        UNFINISHED,
-        VERSIONS,
-    ):
-        connection.execute(statement)
+    db = _utils(connection)
+    # Profiles whole as JSON, beside the columns that choose between them.
+    names = ("name", "backend", "place", "model", "host", "record")
+    columns = {"id": int, **dict.fromkeys(names, str), "measured_at": float, "chosen_at": float}
+    profiles = db.create_table("profiles", columns, pk="id", not_null={*names, "measured_at"})
+    db.execute(UNIQUE_NAMES)
+    profiles.create_index(["host", "backend", "place", "measured_at"], INDEX)
+    db.execute(
+        "CREATE TABLE samples (profile INTEGER NOT NULL REFERENCES profiles ON DELETE CASCADE, "
+        "number INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (profile, number)) WITHOUT ROWID"
+    )
+    columns = {"id": int, **{name: kinds[0] for name, kinds in zip(COLUMNS, KINDS, strict=True)}}
+    history = db.create_table("history", columns, pk="id", not_null=_NOT_NULL, defaults=_DEFAULTS)
+    history.create_index(["finished_at"], "history_time")
+    history.create_index(["length_class", "finished_at", "sojourn_s", "waited_s"], "history_class")
+    history.create_index(["client", "finished_at"], "history_client")
+    db.execute(
+        "CREATE TABLE states (name TEXT PRIMARY KEY, saved_at REAL NOT NULL, state BLOB NOT NULL) "
+        "WITHOUT ROWID"
+    )
+    # The key of the client hashes.
+    db.execute("CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)")
+    db.execute("INSERT INTO salt VALUES (1, randomblob(32))")
+    db.execute(UNFINISHED)
+    db.execute(VERSIONS)
     _note_version(connection, 0)
+
+
+def _utils(connection: sqlite3.Connection) -> "Database":
+    from sqlite_utils import Database  # it takes a third of a second
+
+    return Database(connection, execute_plugins=False)
 
 
 def convert_tables(connection: sqlite3.Connection, before: int) -> None:
@@ -99,7 +99,7 @@ def _to_14(connection: sqlite3.Connection) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {name}")
     connection.execute(UNIQUE_NAMES)
     add_columns(connection)
-    if "prompt" in _columns(connection):
+    if "prompt" in _utils(connection).table("history").columns_dict:
         prompts = connection.execute("SELECT COUNT(prompt) FROM history").fetchone()[0]
         connection.execute("ALTER TABLE history DROP COLUMN prompt")
         if prompts:
@@ -117,14 +117,11 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {14: _to_14, 15: _to_15
 
 def add_columns(connection: sqlite3.Connection) -> None:
     """Add the columns that the history lacks."""
-    had = _columns(connection)
-    for name, column in zip(COLUMNS, _HISTORY, strict=True):
+    history = _utils(connection).table("history")
+    had = history.columns_dict
+    for name, kinds in zip(COLUMNS, KINDS, strict=True):
         if name not in had:
-            connection.execute(f"ALTER TABLE history ADD COLUMN {column}")
-
-
-def _columns(connection: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('history')")}
+            history.add_column(name, kinds[0], not_null_default=_DEFAULTS.get(name))
 
 
 def product() -> str:

@@ -30,12 +30,6 @@ def _distribution(path: Path, seed: int, models: int = 1, each: int = 60) -> Pat
     return path
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("prompts")
-    return [_distribution(folder / f"{name}.jsonl", seed) for seed, name in enumerate(("alpha", "beta"))]
-
-
 def _table(name: str, *arguments: object) -> dict[str, dict[str, Any]]:
     result = CliRunner().invoke(study.command, [name, *map(str, arguments), "--json"])
     assert result.exit_code == 0, result.exception
@@ -51,26 +45,6 @@ def test_families_never_seen_are_ranked(tmp_path: Path) -> None:
     assert rows["kind: reasoning"]["ours"] == rows["cot_delta"]["ours"]
     assert rows["cot_delta"]["kinds"] == "reasoning"
     assert rows["mean over files"]["trees"] > 0.9
-
-
-def test_a_stream_is_learnt_while_served(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from clairvoyant_lab.studies.unseen import Corpus
-    from clairvoyant_lab.training.dataset import read_dataset
-
-    from tests.perf import perf_online_learning
-
-    monkeypatch.setattr(perf_online_learning, "MIN_STREAMED", 100)
-    monkeypatch.setattr(perf_online_learning, "SOON", slice(40, 80))
-    table = perf_online_learning.online(Corpus.of([read_dataset(path) for path in files]), lambda line: None)
-    rows: dict[object, dict[str, Any]] = {
-        row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows
-    }
-    assert list(rows) == ["alpha", "beta", "mean", "least", "most"]
-    assert rows["mean"]["late learnt"] > 0.9
-    gains = [rows[name]["late learnt"] - rows[name]["late static"] for name in ("alpha", "beta")]
-    assert rows["least"]["late gain"] == pytest.approx(min(gains))
-    assert 0 <= rows["mean"]["late covers"] <= 1
-    assert rows["mean"]["late error"] < 0.25
 
 
 def test_repeated_runs_give_the_ceiling(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class PlayedHistory:
         attempt, now = exchange.attempt, self.clock()
         if attempt is not None and attempt.first_byte_s is not None:
             exchange.phase = Phase.PREFILL if now < attempt.first_byte_s else Phase.DECODING
-            attempt.cut_tokens = max(0, round((now - attempt.first_byte_s) * self._tokens_per_s))
+            attempt.part_tokens = max(0, round((now - attempt.first_byte_s) * self._tokens_per_s))
 
     async def answer(self, daemon: Daemon, exchange: Exchange) -> None:
         """Answer what the history has left, once it has its slot."""

@@ -339,7 +339,8 @@ class CutChaos(Scene[Visitor]):
     def _suspended_on(self, backend: Backend) -> int:
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
         return sum(
-            self.backends[self.daemon.pool.name_of(each.cuts[-1].server_id)] is backend for each in suspended
+            self.backends[self.daemon.pool.name_of(each.preempted[-1].server_id)] is backend
+            for each in suspended
         )
 
     def faults(self) -> list[str]:
@@ -368,9 +369,9 @@ class CutChaos(Scene[Visitor]):
 def _place(exchange: Exchange) -> str:
     if exchange.attempt is None:
         return "suspended" if exchange.is_suspended else "waiting"
-    if exchange.attempt.is_cutting:
+    if exchange.attempt.is_being_preempted:
         return "being cut"
-    return "going on" if exchange.cuts else exchange.phase.value
+    return "going on" if exchange.preempted else exchange.phase.value
 
 
 @asynccontextmanager

@@ -77,7 +77,7 @@ class Client:
         self.headers: list[Header] = []
         self.body = bytearray()
         self.whole = False
-        self.was_cut = False
+        self.was_preempted = False
         self.head_sent = False
         self.gone = False
         self.peer = "ann"
@@ -102,7 +102,7 @@ class Client:
         self.send_end([])
 
     def cut(self) -> None:
-        self.was_cut = True
+        self.was_preempted = True
 
     def nothing(self, *_: object) -> None:
         """Take no notice."""
@@ -201,7 +201,7 @@ class CaseRunner:
     def want_cut(self) -> None:
         exchange = self.exchange
         if exchange is not None and exchange.attempt is not None:
-            self.serving.preemption.cut(exchange)
+            self.serving.preemption.preempt(exchange)
 
     def reply(self, path: str, asked: Json) -> tuple[Reply, int | None, int | None]:
         """Return what the server says now, the packet before which it is cut, and the one that is lost."""
@@ -282,14 +282,14 @@ class CaseRunner:
         direct = self.dialect.answer(self.dialect.path, case.body, case.it)
         if len(ended) != 1:
             return f"ended {len(ended)} times"
-        if client.whole and not client.was_cut and client.status == direct.status:
+        if client.whole and not client.was_preempted and client.status == direct.status:
             ours, theirs = self.read(bytes(client.body)), self.read(b"".join(direct.pieces))
             if ours == theirs:
                 failed = direct.status >= 500 or (case.it.more == "error")
                 if dict(client.headers).get(b"Content-Type") != dict(direct.headers)[b"Content-Type"]:
                     return f"another type: {client.headers}"
                 return "" if completed is not failed else "wrongly counted"
-        if not (client.was_cut or client.status >= 500) or completed:
+        if not (client.was_preempted or client.status >= 500) or completed:
             return f"a wrong answer: {client.status} {bytes(client.body)!r}"
         return "" if self.may_fail(client) else f"failed without need: {client.status} {bytes(client.body)!r}"
 

@@ -12,7 +12,7 @@ import pytest
 
 from clairvoyant_cli.backends.speeds import ASSUMED_KEPT, PromptPreemptions
 from clairvoyant_cli.proxy.composition import Daemon
-from clairvoyant_cli.proxy.requests.prompt_cuts import share_found
+from clairvoyant_cli.proxy.requests.prompt_preemption import share_found
 from clairvoyant_cli.scheduler.policy import MAX_PREEMPTIONS
 from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import Message, RawClient, post, raw_client
@@ -171,7 +171,9 @@ async def not_cut(daemon: Daemon, server: Reading, client: RawClient) -> None:
         other.send(short())
         await until(daemon, lambda s: len(s.queue) == 1)
         daemon.preemption.decide()
-        assert not any(each.is_cutting for each in daemon.dispatcher.attempts_on(daemon.pool.first.id))
+        assert not any(
+            each.is_being_preempted for each in daemon.dispatcher.attempts_on(daemon.pool.first.id)
+        )
         server.read.set()
         assert (await client.response()).body.endswith(ANSWER)
         assert (await other.response()).status == 200

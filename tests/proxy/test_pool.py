@@ -117,7 +117,7 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     parts = daemon_parts("mac", "rtx")
     occupied, cut = parts.queued("0.1 a"), parts.queued("0.9 b")
     on = parts.on(cut)
-    parts.after(cut, Failed(AttemptEnd.CUT))
+    parts.after(cut, Failed(AttemptEnd.PREEMPTED))
     parts.lifecycle.withdraw(parts.pool.named(on), "leaving")
     assert parts.on(cut) == on
     assert parts.pool.named(on).standing == "leaving"
@@ -131,7 +131,7 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     cut = parts.queued("0.9 a", model="large")
     cut.splice = Splice(Continuable(Shape.OLLAMA_CHAT, {}, streamed=True))
     cut.splice.pieces.append("One")
-    parts.after(cut, Failed(AttemptEnd.CUT))
+    parts.after(cut, Failed(AttemptEnd.PREEMPTED))
     parts.becomes("rtx", "down")
     parts.after(cut, Failed(AttemptEnd.UNREACHABLE))
     waits = parts.queued("0.5 b", model="large")

@@ -133,7 +133,7 @@ class RequestViews:
             moves=self._moves(attempt.moves),
             prompt=exchange.asked.prompt,
             slot=attempt.slot,
-            uncut=exchange.uncut_because,
+            uncut=exchange.not_preempted_because,
             estimated=estimated,
             answer=exchange.answer.read() if shows_answer and exchange.answer is not None else None,
         )
@@ -141,7 +141,7 @@ class RequestViews:
     def _common(self, exchange: Exchange) -> dict[str, Any]:
         """Return what the rows of queued and running requests have in common."""
         at, name_of, parts = self.journal.at, self.pool.name_of, []
-        for part in exchange.held_slots if exchange.cuts else ():
+        for part in exchange.held_slots if exchange.preempted else ():
             ended_s = part.ended_s or (None if exchange.end is None else exchange.end.at_s)
             ended_at = None if ended_s is None else at(ended_s)
             parts.append(
@@ -152,7 +152,7 @@ class RequestViews:
             "endpoint": exchange.asked.route.name,
             "client": exchange.asked.shown_name or exchange.job.client,
             "predicted": _prediction_state(exchange.asked.prediction, exchange.reasons),
-            "cuts": len(exchange.cuts),
+            "cuts": len(exchange.preempted),
             "parts": tuple(parts),
             "urgency": exchange.job.urgency,
             "urgency_by": exchange.job.urgency_by,
@@ -241,8 +241,8 @@ class RequestViews:
             service_s=service_s,
             resumed_s=resumed_s,
             ttft_s=None if began_s is None else began_s - job.arrival_s,
-            cuts=len(exchange.cuts),
-            repeats=len(exchange.parts) - len(exchange.cuts),
+            cuts=len(exchange.preempted),
+            repeats=len(exchange.parts) - len(exchange.preempted),
             totals=totals,
             prompt=prompt,
             tokens=whole,
@@ -269,7 +269,7 @@ class RequestViews:
             tokens=attempt.tokens,
             events=0 if usage is None else usage.events,
             dropped=attempt.dropped,
-            worked=attempt.end in (None, AttemptEnd.CUT, AttemptEnd.BROKEN),
+            worked=attempt.end in (None, AttemptEnd.PREEMPTED, AttemptEnd.BROKEN),
         )
 
 
@@ -296,7 +296,7 @@ def finished_request(of: Ended) -> FinishedRequest:
 def history_row(of: Ended, policy: str, backend: str) -> Finished:
     """Return the row of an ended request in the history; one that never had a slot has that `backend`."""
     totals, prediction, prompt = of.totals, of.prediction, of.prompt
-    # Not after a cut, and not where the server counts cached tokens as read.
+    # Not after a preemption, and not where the server counts cached tokens as read.
     knows_both = prompt.read_tokens is not None and prompt.cached_tokens is not None
     own = {
         "request": of.id,

@@ -163,11 +163,13 @@ class Dispatcher:
         return True
 
     def wait_again(self, exchange: Exchange, why: AttemptEnd, able: frozenset[str] | None = None) -> None:
-        """Requeue a running exchange, which keeps its age. One that was cut goes on with the server that has
+        """Requeue a running exchange, which keeps its age. A preempted one goes on with the server that has
         its context in the KV cache; `able` names the servers for any other, None if unchanged.
         """
         now = self._clock()
-        server = "" if exchange.attempt is None or why is not AttemptEnd.CUT else exchange.attempt.server_id
+        server = (
+            "" if exchange.attempt is None or why is not AttemptEnd.PREEMPTED else exchange.attempt.server_id
+        )
         self.scheduler.requeue(exchange.id, now, served=bool(server), server_id=server, able=able)
         exchange.wait_again(why, now)
         self.moved()
@@ -184,7 +186,7 @@ class Dispatcher:
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
-        """Reject all waiting exchanges, those that were cut only if `suspended`; return their number."""
+        """Reject all waiting exchanges, preempted ones only if `suspended`; return their number."""
         waiting = [
             exchange
             for exchange in self.live.values()

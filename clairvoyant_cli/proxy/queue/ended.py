@@ -105,9 +105,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float
     sojourn_s: float
     service_s: float
-    resumed_s: float  # for which its prompt was read again after cuts
+    resumed_s: float  # for which its prompt was read again after preemptions
     ttft_s: float | None
-    cuts: int
+    cuts: int  # preemptions; the published name
     repeats: int
     totals: Totals
     prompt: PromptUse

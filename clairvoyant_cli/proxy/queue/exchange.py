@@ -34,7 +34,7 @@ class AttemptEnd(StrEnum):
 
     UNREACHABLE = "unreachable"
     NOT_READY = "not_ready"
-    CUT = "cut"
+    PREEMPTED = "preempted"
     BROKEN = "broken"
     REFUSED = "refused"  # in a way that another server might not
 
@@ -85,19 +85,19 @@ class Attempt:
     prompt: PromptUse = UNREAD  # once it has ended
     end: AttemptEnd | None = None  # None while it lasts, and for the attempt that ends its request
     ended_s: float | None = None
-    is_cutting: bool = False  # it will be cut at the next possible token
-    cut_tokens: int = 0
+    is_being_preempted: bool = False  # it will stop at the next possible token
+    part_tokens: int = 0
     priority: int | None = None  # sent to an engine that orders its own queue
     dropped: str = ""  # why the router that it was sent to refused it
     reread_tokens: int = 0  # of the prefill that appears to have been repeated
     server_gone: bool = False  # its server went down with it
-    read_s: float | None = None  # how long its prompt was read until it was cut
-    follows_cut_s: float | None = None  # when such a cut freed its slot
+    read_s: float | None = None  # how long its prompt was read until it was preempted
+    follows_preemption_s: float | None = None  # when such a preemption freed its slot
     heard_s: float | None = None  # when it was sent or the last of its answer came; None until all was sent
     overdue_s: float | None = None  # since when it is overdue
     give_up: Callable[[UpstreamError], None] | None = None  # to try another server; None if that is not safe
     stop_reading: Callable[[], bool] | None = (
-        None  # cuts it before its answer; False if its client would notice
+        None  # preempts it before its answer; False if its client would notice
     )
     server_id: str = field(init=False)
 
@@ -107,7 +107,7 @@ class Attempt:
     @property
     def tokens(self) -> int:
         """Tokens so far, by counting the stream's events."""
-        return self.usage.tokens if self.usage is not None else self.cut_tokens
+        return self.usage.tokens if self.usage is not None else self.part_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ class Exchange:
     attempt: Attempt | None = None  # the one that holds a slot, or was the last to; None while it waits
     end: RequestEnd | None = None
     ended: Ended | None = None  # its record, once it has one
-    splice: Splice | None = None  # joins the parts of its answer; None if it must not be cut
-    uncut_because: str = ""  # why it must not
+    splice: Splice | None = None  # joins the parts of its answer; None if it must not be preempted
+    not_preempted_because: str = ""  # why it must not
     only_as_asked: bool = False  # from now on only the client's own request may be sent for it
     stopped_by_operator: bool = False
     overran: bool = False  # its answer took longer than `max_answer_s`
-    is_truncated: bool = False  # the server cut its prompt
+    is_truncated: bool = False  # the server shortened its prompt
     kept_age_s: float = 0.0  # of the request that this one is again; `--max-wait` does not count it
     remark: str = ""  # what is wrong with it, for people
     answer: AnswerText | None = None  # the text so far, kept only if it may be shown
@@ -145,7 +145,7 @@ class Exchange:
     thought_tokens: int = 0  # those before the answer, once it has stopped thinking
     after_thinking: Prediction | None = None  # of the rest
     id: str = field(init=False)  # the same in logs, headers and snapshots
-    cuts: list[Attempt] = field(
+    preempted: list[Attempt] = field(
         default_factory=list
     )  # each brought a part of the answer, or read some prompt
     parts: list[Attempt] = field(default_factory=list)  # these, and those that broke off
@@ -168,7 +168,7 @@ class Exchange:
     @property
     def repeats(self) -> int:
         """How many of its attempts broke off and were made again."""
-        return len(self.parts) - len(self.cuts)
+        return len(self.parts) - len(self.preempted)
 
     @property
     def has_begun(self) -> bool:
@@ -182,8 +182,8 @@ class Exchange:
 
     @property
     def is_put_off(self) -> bool:
-        """Whether it was cut and waits to go on, with a part of its answer or before any."""
-        return self.attempt is None and self.end is None and (self.has_begun or bool(self.cuts))
+        """Whether it was preempted and waits to go on, with a part of its answer or before any."""
+        return self.attempt is None and self.end is None and (self.has_begun or bool(self.preempted))
 
     @property
     def tokens(self) -> int:
@@ -220,13 +220,15 @@ class Exchange:
         attempt = self.attempt
         if attempt is not None:
             attempt.end, attempt.ended_s = why, now
-            if why in (AttemptEnd.CUT, AttemptEnd.BROKEN):
+            if why in (AttemptEnd.PREEMPTED, AttemptEnd.BROKEN):
                 self.parts.append(attempt)
-            if why is AttemptEnd.CUT:
-                self.cuts.append(attempt)
+            if why is AttemptEnd.PREEMPTED:
+                self.preempted.append(attempt)
             attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
-            if self.splice is not None and self.has_begun:  # what came after the place of the cut is dropped
-                attempt.cut_tokens = self.splice.tokens - sum(each.cut_tokens for each in self.attempts)
+            if (
+                self.splice is not None and self.has_begun
+            ):  # what came after the place where it stopped is dropped
+                attempt.part_tokens = self.splice.tokens - sum(each.part_tokens for each in self.attempts)
             else:
                 attempt.first_byte_s = None
         if self.answer is not None:

@@ -54,7 +54,7 @@ log = logging.getLogger("clairvoyant")
 SHOWN_CHARS = 4000  # characters of a prompt that are shown, where prompts are shown at all
 ALONG_S = 0.25
 """How long a title request waits for the question it comes with: Open WebUI sends it up to 0.15 s earlier,
-and a request whose prompt is being read is not cut before its first token."""
+and a request whose prompt is being read is not preempted before its first token."""
 
 VOICE_PRIORITY = -1  # of a voice assistant: before all whose clients may not choose a lower one
 

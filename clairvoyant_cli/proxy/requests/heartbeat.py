@@ -1,4 +1,4 @@
-"""Keeps clients from giving up while they wait: in the queue, while the server reads the prompt, after a cut.
+"""Keeps clients from giving up while they wait: in the queue, while a prompt is read, once preempted.
 
 Clients close the connection after 60 s (gemini-cli) to 600 s (SDKs in Python) in which nothing comes, and
 sooner after a head without a body. So a client gets nothing at first, while a refusal can still have a
@@ -25,7 +25,7 @@ from clairvoyant_cli.proxy.servers.silence import HEARTBEATS_END_S
 
 EVERY_S = 10.0  # a silence in the middle of an answer is filled after one to two of these
 SUSPENDED_EVERY_S = 4.0
-"""Interval of the events; after a cut it is shorter, as some clients allow 5 s between two pieces."""
+"""Interval of the events; after a preemption it is shorter, as some clients allow 5 s between two pieces."""
 
 SHARE = 0.5  # share of a client's announced time-out that passes at most without anything
 TIMEOUT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
@@ -91,8 +91,8 @@ class Heartbeat:
         return self._timer is not None or self._request.opened
 
     def suspend(self, event: bytes) -> None:
-        """Send an event again and again to the client of a streamed answer that was cut."""
-        self.stop()  # it may have been cut again before any more of its answer came
+        """Send an event again and again to the client of a streamed answer that was preempted."""
+        self.stop()  # it may have been preempted again before any more of its answer came
         self._every_s = min(self._every_s, SUSPENDED_EVERY_S)
         self._repeat(lambda: event, self._every_s)
 

@@ -1,7 +1,7 @@
 """Preempts running requests for shorter ones, and continues them later.
 
-The scheduler decides which request is cut and when; this decides whether its answer may be cut, by the
-request and the server's proof of exact continuation, cuts it, and asks the server to go on.
+The scheduler decides which request is preempted and when; this decides whether its answer may be, by the
+request and the server's proof of exact continuation, stops it, and asks the server to go on.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.exchange import Attempt, AttemptEnd, Exchange, Phase, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
-from clairvoyant_cli.proxy.requests.prompt_cuts import learn_from, prefill_of, record_cut
+from clairvoyant_cli.proxy.requests.prompt_preemption import learn_from, prefill_of, record_preemption
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
@@ -36,7 +36,9 @@ DECIDE_EVERY_S = 0.1  # interval of checks whether a running answer has outgrown
 ASIDE_S = 3.0  # limit on what is asked only to go on sooner or to count better: the slot is held meanwhile
 MAX_PLAIN = 1000
 MAX_ASKED_BEFORE = 10_000  # questions that are remembered, as hashes, to know whether one is asked again
-SETTINGS_TIMEOUT_S = 0.5  # for a server's settings before a cut; after it, the last known ones are used
+SETTINGS_TIMEOUT_S = (
+    0.5  # for a server's settings before a preemption; after it, the last known ones are used
+)
 CHANGED = "the server is not the one that was measured"
 
 TELLING_S = 0.1  # a context that is read in less leaves no trace in when the first of an answer comes
@@ -50,7 +52,7 @@ class UnfitError(UpstreamError):
 
 @dataclass(slots=True)
 class Preemption:
-    """Cuts and continues requests."""
+    """Preempts and continues requests."""
 
     dispatcher: Dispatcher
     pool: ServerPool
@@ -91,9 +93,9 @@ class Preemption:
         self, exchange: Exchange, attempt: Attempt, request: Request, server: Server
     ) -> ContinuationRequest | None:
         """Return the request to send in place of the client's, None for its own; decide whether its answer
-        may be cut. UnfitError if the server cannot go on with an answer that has begun.
+        may be preempted. UnfitError if the server cannot go on with an answer that has begun.
         """
-        attempt.follows_cut_s = server.prompts.followed(attempt.granted_s)
+        attempt.follows_preemption_s = server.prompts.followed(attempt.granted_s)
         if exchange.has_begun:
             return await self._onward(exchange, server)
         if exchange.splice is None:
@@ -101,7 +103,7 @@ class Preemption:
                 await server.see_settings()
             asked = self._judged(exchange, request, server)
             if isinstance(asked, str):
-                exchange.uncut_because = asked
+                exchange.not_preempted_because = asked
             else:
                 exchange.splice = Splice(asked)
         splice = exchange.splice
@@ -110,7 +112,7 @@ class Preemption:
         return ContinuationRequest(streamed(splice.asked), splice.asked.shape)
 
     def _judged(self, exchange: Exchange, request: Request, server: Server) -> Continuable | str:
-        """Return what is needed to continue an answer that is about to begin, or why it must not be cut."""
+        """Return what is needed to continue an answer that will begin, or why it must not be preempted."""
         if exchange.only_as_asked:
             return "the request was repeated unchanged"
         if not self.enabled or not self.dispatcher.scheduler.policy.preemptive:
@@ -131,7 +133,7 @@ class Preemption:
         return self._obstacle(server, exchange.job.model, asked, found.proof) or asked
 
     def _obstacle(self, server: Server, model: str, asked: Continuable, proof: Continuation) -> str:
-        """Return why a request that can be continued must not be cut here, "" if it may."""
+        """Return why a request that can be continued must not be preempted here, "" if it may."""
         if not asked.streamed and server.adapter.json_type(asked.shape) is None:
             return "the answer is not streamed"
         if not asked.streamed and (server.id, model) in self._plain:
@@ -173,7 +175,7 @@ class Preemption:
             asyncio.get_running_loop().call_soon(self.decide)
 
     def decide(self) -> None:
-        """Cut what the scheduler decides to preempt, at the next place where the client does not notice."""
+        """Preempt what the scheduler decides, at the next place where the client does not notice."""
         self._decides_soon, scheduler = False, self.dispatcher.scheduler
         interrupts = self.enabled and scheduler.policy.preemptive
         if not interrupts or self.operation.draining or not len(scheduler):
@@ -184,14 +186,14 @@ class Preemption:
         for job_id in scheduler.running:
             exchange = self.dispatcher.live[job_id]
             if exchange.splice is not None and exchange.splice.why_not and exchange.attempt is not None:
-                exchange.attempt.is_cutting = False
+                exchange.attempt.is_being_preempted = False
                 self._spare(exchange, exchange.splice.why_not)
             self._report_progress(exchange, now)
         for preempt in scheduler.preemptions(now):
             exchange = self.dispatcher.live[preempt.job_id]
-            cutting = any(each.is_cutting for each in self.dispatcher.attempts_on(preempt.server_id))
-            # Whether it may be cut is known once it has been sent.
-            if cutting or exchange.phase is Phase.CONNECTING:
+            busy = any(each.is_being_preempted for each in self.dispatcher.attempts_on(preempt.server_id))
+            # Whether it may be preempted is known once it has been sent.
+            if busy or exchange.phase is Phase.CONNECTING:
                 continue
             if scheduler.running[preempt.job_id].stops_s is not None:
                 if not self._stop_reading(exchange, now):
@@ -199,16 +201,16 @@ class Preemption:
             elif not _is_too_early(exchange):
                 attempt, splice = exchange.attempt, exchange.splice
                 if attempt is None or splice is None:
-                    self.cut(exchange)
+                    self.preempt(exchange)
                 else:
-                    attempt.is_cutting = True
-                    self.spawn(self._cut_if_exact(exchange, attempt, splice))
+                    attempt.is_being_preempted = True
+                    self.spawn(self._preempt_if_exact(exchange, attempt, splice))
 
     def _report_progress(self, exchange: Exchange, now: float) -> None:
-        """Tell the scheduler how far a running request is, and what a cut costs."""
+        """Tell the scheduler how far a running request is, and what a preemption costs."""
         scheduler, attempt = self.dispatcher.scheduler, exchange.attempt
         if attempt is None or attempt.read_s is not None:
-            return  # it is being cut
+            return  # it is being preempted
         if attempt.stop_reading is not None and scheduler.policy.preemptive:
             server, expected_s = self.pool.server_of(exchange), scheduler.running[exchange.id].expected_s
             reading = prefill_of(exchange, attempt, server, expected_s, now)
@@ -220,7 +222,7 @@ class Preemption:
             scheduler.spare(exchange.id)
 
     def _price(self, exchange: Exchange) -> PreemptionPrice:
-        """Return the price of cutting an answer now and continuing it. If the answer is shorter than its
+        """Return the price of preempting an answer now and continuing it. If the answer is shorter than its
         prompt, llama.cpp may drop it for a similar chat, so it is read again at worst.
         """
         server = self.pool.server_of(exchange)
@@ -236,7 +238,7 @@ class Preemption:
         return price
 
     def _stop_reading(self, exchange: Exchange, now: float) -> bool:
-        """Cut a request whose prompt is being read; False if the client would notice."""
+        """Preempt a request whose prompt is being read; False if the client would notice."""
         attempt = exchange.attempt
         if attempt is None or (stop := attempt.stop_reading) is None:
             return False
@@ -244,14 +246,14 @@ class Preemption:
         if not stop():
             return False
         server = self.pool.server_of(exchange)
-        record_cut(exchange, attempt, server, now)
-        attempt.is_cutting = True
+        record_preemption(exchange, attempt, server, now)
+        attempt.is_being_preempted = True
         if exchange.splice is not None:
             exchange.splice = Splice(exchange.splice.asked)
         return True
 
-    async def _cut_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
-        """Cut, once it is known that the continuation would be exact."""
+    async def _preempt_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
+        """Preempt it, once it is known that the continuation would be exact."""
         server = self.pool.by_id[attempt.server_id]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
@@ -264,7 +266,9 @@ class Preemption:
         alike = None
         if splice.asked.is_greedy and self.which != "all" and isinstance(asked, Continuable):
             alike = await server.adapter.reads_as_written(server.ask, asked, pieces)
-        attempt.is_cutting = False  # for all that is known yet: it may turn out that it cannot be cut
+        attempt.is_being_preempted = (
+            False  # for all that is known yet: it may turn out that it cannot be preempted
+        )
         if exchange.attempt is not attempt or exchange.id not in self.dispatcher.scheduler.running:
             return
         if isinstance(asked, str):
@@ -273,24 +277,24 @@ class Preemption:
             self._spare(exchange, "the server would tokenise it differently")
         else:
             splice.asked = asked
-            self.cut(exchange)
+            self.preempt(exchange)
 
-    def cut(self, exchange: Exchange) -> None:
-        """Cut an answer at the next place where it can go on."""
+    def preempt(self, exchange: Exchange) -> None:
+        """Stop an answer at the next place where it can go on."""
         attempt, splice = exchange.attempt, exchange.splice
         if attempt is None or splice is None or not splice.want_cut():
-            self._spare(exchange, exchange.uncut_because if splice is None else splice.why_not)
+            self._spare(exchange, exchange.not_preempted_because if splice is None else splice.why_not)
         else:
-            attempt.is_cutting = True
+            attempt.is_being_preempted = True
 
     def _spare(self, exchange: Exchange, why: str) -> None:
-        exchange.uncut_because = why
+        exchange.not_preempted_because = why
         self.dispatcher.scheduler.spare(exchange.id)
 
     def suspended(self, exchange: Exchange, attempt: Attempt) -> None:
-        """Count a cut, and record what its server keeps of it."""
+        """Count a preemption, and record what its server keeps of it."""
         self.journal.counts["cuts"] += 1
-        if attempt.read_s is None:  # what is kept of a prompt is learned from cuts of prompts
+        if attempt.read_s is None:  # what is kept of a prompt is learned from such preemptions
             self.journal.counts["recomputed_tokens"] += attempt.reread_tokens
             self._leaves(exchange, attempt.server_id, waits=True)
 
@@ -300,7 +304,9 @@ class Preemption:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
             self._leaves(exchange, exchange.attempt.server_id, waits=False)
-        elif exchange.cuts and self.pool.by_id.get(server := exchange.cuts[-1].server_id) is not None:
+        elif (
+            exchange.preempted and self.pool.by_id.get(server := exchange.preempted[-1].server_id) is not None
+        ):
             self.dispatcher.scheduler.fleet.servers[server].cache.ended(exchange.id)
 
     def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
@@ -337,7 +343,7 @@ class Preemption:
 
     def continued(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a continuation. The time of its first token shows whether the context was still cached."""
-        self.journal.counts["resumes"] += exchange.parts[-1].end is AttemptEnd.CUT
+        self.journal.counts["resumes"] += exchange.parts[-1].end is AttemptEnd.PREEMPTED
         server = self.pool.by_id[attempt.server_id]
         found = server.continuation_of(exchange.job.model)
         if found is None or attempt.first_byte_s is None:
@@ -356,12 +362,12 @@ class Preemption:
             self.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
 
     def totals(self, exchange: Exchange, attempt: Attempt, totals: Totals) -> Totals:
-        """Return the totals of an answer, summed over its parts. Learn from them what cuts of prompts cost,
+        """Return the totals of an answer, summed over its parts. Learn from them what preempted prompts cost,
         and count what was read again, as reported or else estimated.
         """
         server = self.pool.by_id.get(attempt.server_id)
-        was_cut = bool(exchange.cuts) or attempt.follows_cut_s is not None
-        if totals.complete and was_cut and not exchange.has_begun and server is not None:
+        was_preempted = bool(exchange.preempted) or attempt.follows_preemption_s is not None
+        if totals.complete and was_preempted and not exchange.has_begun and server is not None:
             reread = learn_from(exchange, attempt, totals, server, self.journal.clock())
             self.journal.counts["recomputed_tokens"] += reread
         if exchange.splice is None:
@@ -382,7 +388,7 @@ def _context_tokens(exchange: Exchange) -> float:
 
 
 def _is_too_early(exchange: Exchange) -> bool:
-    """Whether cutting a greedy answer now might change its text. llama.cpp keeps a slot's content only if
+    """Whether preempting a greedy answer now might change its text. llama.cpp keeps a slot's content only if
     less than half of it matches the next chat, and rounds differently where it has to read its own tokens
     again.
     """

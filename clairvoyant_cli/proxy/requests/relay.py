@@ -63,8 +63,8 @@ OF_THE_STREAM = frozenset(
 """Headers of a stream that an answer in one piece has otherwise, or not at all."""
 
 
-class CutError(Exception):
-    """The answer was cut, as was wanted; its request waits again."""
+class PreemptedError(Exception):
+    """The answer was preempted; its request waits again."""
 
 
 def is_of_this_server(status: int, body: bytearray) -> bool:
@@ -283,17 +283,17 @@ class Relay(ResponseSink):
         if not self.finished.done():
             self.finished.set_result(None)
 
-    def cut(self) -> bool:
-        """Drop the answer, so that `finished` fails with `CutError`; False if its head was passed on."""
+    def preempt(self) -> bool:
+        """Drop the answer: `finished` fails with `PreemptedError`. False if its head was passed on."""
         if self.request.answered or self.finished.done():
             return False
-        self._cut()
+        self._stop()
         return True
 
-    def _cut(self) -> None:
+    def _stop(self) -> None:
         self.upstream.let_go()
         self._client.fed_by(None)
-        self.finished.set_exception(CutError())
+        self.finished.set_exception(PreemptedError())
 
     def give_up(self, error: UpstreamError) -> None:
         """Have `finished` fail as if the server had broken off, unless its head was passed on."""
@@ -361,7 +361,8 @@ class SplicedRelay(Relay):
 
     The answer to a client's own request passes unchanged if it is not an event stream. A later part, or the
     stream behind an unstreamed answer, must be one, or `finished` fails with `UnfitError`; it fails with
-    `CutError` at a cut. A client that does not stream gets its answer at the end, as `content_type`.
+    `PreemptedError` where it is preempted. A client that does not stream gets its answer at the end, as
+    `content_type`.
     """
 
     splice: Splice
@@ -371,7 +372,7 @@ class SplicedRelay(Relay):
     _spliced: bool = False
 
     def data(self, data: bytes) -> None:
-        """Pass on what the client gets of a piece of the body, up to a cut."""
+        """Pass on what the client gets of a piece of the body, up to where it is preempted."""
         if not self._spliced:
             super().data(data)
             return
@@ -388,7 +389,7 @@ class SplicedRelay(Relay):
             self._send(out)
         self._goes_on(data)
         if self.splice.is_cut and not self.finished.done():
-            self._cut()
+            self._stop()
 
     def end(self, trailers: list[Header]) -> None:
         if not self._spliced:

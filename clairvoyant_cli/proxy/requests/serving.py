@@ -46,7 +46,13 @@ from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
 from clairvoyant_cli.proxy.requests.held_contexts import HeldContexts
 from clairvoyant_cli.proxy.requests.preemption import Preemption, UnfitError
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.relay import CutError, Relay, SplicedRelay, forward, forward_continuation
+from clairvoyant_cli.proxy.requests.relay import (
+    PreemptedError,
+    Relay,
+    SplicedRelay,
+    forward,
+    forward_continuation,
+)
 from clairvoyant_cli.proxy.requests.serving_rules import (
     Answered,
     BodyBarred,
@@ -82,10 +88,8 @@ STOP_MARGIN = 4.0
 STOP_KEPT = 0.8
 SHARED = "another program seems to use it: more of its slots are busy than this proxy uses"
 SILENT = "its /slots timed out"
-STORED = (
-    Shape.RESPONSES,
-    Shape.LMSTUDIO_CHAT,
-)  # a later request may name such an answer, which only its server has
+# A later request may name an answer of these, which only its server has.
+STORED = (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
 STARTED_FOR_S = 0.2  # a request sent this long ago is counted by /slots, if it has one
 
 
@@ -214,8 +218,8 @@ class _Served:
             self._send(relay, onward)
             exchange.phase = Phase.PREFILL
             await relay.finished
-        except CutError:
-            return await self._cut()
+        except PreemptedError:
+            return await self._preempted()
         except RefusedError as error:
             return Failed(AttemptEnd.REFUSED, str(error))
         except BarredError as error:
@@ -233,9 +237,8 @@ class _Served:
         else:
             return self._answered(relay.status)
         finally:
-            self.relay = attempt.stop_reading = (
-                None  # each refers to the other: only a collection would free them
-            )
+            # This and the relay refer to each other: only a garbage collection would free them.
+            self.relay = attempt.stop_reading = None
             if limit is not None:
                 limit.cancel()
 
@@ -304,14 +307,14 @@ class _Served:
             attempt.heard_s = self.serving.journal.clock()
         if request.is_kept and is_repeatable:
             attempt.give_up = relay.give_up if request.complete else None
-            # It may be cut, and sent again, before any of its answer has come.
+            # It may be preempted, and sent again, before any of its answer has come.
             if (
                 stamps is None
                 and work is Work.GENERATE
                 and self.serving.preemption.enabled
                 and not exchange.has_begun
             ):
-                attempt.stop_reading = relay.cut
+                attempt.stop_reading = relay.preempt
         self.serving.journal.counts["resumes"] += (
             bool(exchange.parts) and exchange.parts[-1].read_s is not None
         )
@@ -385,14 +388,14 @@ class _Served:
                 attempt.totals = self.serving.preemption.totals(self.exchange, attempt, totals)
         return ClientLeft(at_work=True, heard_all=heard_all, status=relay.status)
 
-    async def _cut(self) -> ServingEvent:
-        """Wait until the slot of an answer that was cut is free; its client may leave meanwhile."""
+    async def _preempted(self) -> ServingEvent:
+        """Wait until the slot of an answer that was preempted is free; its client may leave meanwhile."""
         try:
             self.serving.preemption.suspended(self.exchange, self.attempt)
             await self.serving.stop(self.exchange)
         except asyncio.CancelledError:
             return ClientLeft(at_work=True, status=self.relay.status if self.relay is not None else 0)
-        return Failed(AttemptEnd.CUT)
+        return Failed(AttemptEnd.PREEMPTED)
 
     async def _broken_off(self, error: UpstreamError) -> ServingEvent:
         """Find out whether the server is still up, and whether the client would notice another attempt."""

@@ -121,8 +121,8 @@ class ServingRules:
                 return Finish(Outcome.REJECTED, refusal.status, refusal)
             case ClientLeft():
                 return self._left(exchange, event)
-            case Failed(AttemptEnd.CUT):  # for another to have its slot, which is free by now
-                return WaitAgain(AttemptEnd.CUT)
+            case Failed(AttemptEnd.PREEMPTED):  # for another to have its slot, which is free by now
+                return WaitAgain(AttemptEnd.PREEMPTED)
             case Failed(AttemptEnd.REFUSED):
                 return WaitAgain(AttemptEnd.REFUSED, self.pool.ids(self.pool.elsewhere(exchange)))
             case Failed(AttemptEnd.BROKEN):

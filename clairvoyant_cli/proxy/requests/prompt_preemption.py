@@ -1,4 +1,4 @@
-"""Cuts requests whose prompt is still being read: no answer has begun, so they are sent again later.
+"""Preempts requests whose prompt is still being read: no answer has begun, so they are sent again later.
 
 This needs no proof of exact continuation and no plain text. What it costs is learned, for each server:
 llama.cpp goes on to the end of its batch (`--batch-size`, 2,048 tokens by default), and finds what it has
@@ -11,14 +11,16 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.job import PromptRead
 from clairvoyant_cli.scheduler.server_cache import PreemptionPrice
 
-MIN_PROMPT_S = 1.0  # shorter prompts are not cut: llama.cpp looks once a second whether its client has left
+MIN_PROMPT_S = (
+    1.0  # shorter prompts are not preempted: llama.cpp looks once a second whether its client has left
+)
 MIN_SHARE = 0.3  # of a prompt that was read, from which its prefill time tells whether that was still there
 
 
 def prefill_of(
     exchange: Exchange, attempt: Attempt, server: Server, expected_s: float, now: float
 ) -> tuple[PromptRead, PreemptionPrice] | None:
-    """Return how far a prompt was read and the price of cutting it now; None if it may not be cut. An
+    """Return how far a prompt was read and the price of preempting it now; None if it may not be. An
     answer that does not show when it begins counts as begun when its prompt should be read, at the
     server's measured speed and without what was cached when this run of `expected_s` seconds started.
     """
@@ -35,15 +37,15 @@ def prefill_of(
     return PromptRead(read_s, stops_s), PreemptionPrice((1.0 - server.prompts.kept) * (read_s + stops_s))
 
 
-def record_cut(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
-    """Record that a request was cut while its prompt was read."""
+def record_preemption(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
+    """Record that a request was preempted while its prompt was read."""
     attempt.read_s = now - attempt.granted_s
     read_s = attempt.read_s + _read_before_s(exchange, attempt)
     server.prompts.preempted(now, max(_unread_s(exchange, server) - read_s, 0.0))
 
 
 def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Server, now: float) -> int:
-    """Learn from a whole answer what cuts cost; return the tokens of its prompt that were read again."""
+    """Learn from a whole answer what preemptions cost; return the prompt's tokens that were read again."""
     job, begun_s = exchange.job, attempt.first_byte_s
     streamed = attempt.usage is not None and attempt.usage.streaming and begun_s is not None
     until_s = begun_s if streamed and begun_s is not None else now
@@ -51,8 +53,8 @@ def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Ser
     worked_s = None if prefill_s is None else prefill_s + (totals.load_s or 0.0)
     if not streamed:
         worked_s = None if worked_s is None or totals.decode_s is None else worked_s + totals.decode_s
-    if attempt.follows_cut_s is not None and worked_s is not None:
-        server.prompts.stopped(max(until_s - worked_s - attempt.follows_cut_s, 0.0))
+    if attempt.follows_preemption_s is not None and worked_s is not None:
+        server.prompts.stopped(max(until_s - worked_s - attempt.follows_preemption_s, 0.0))
     if (read_s := _read_before_s(exchange, attempt)) <= 0.0:
         return 0
     tokens = totals.prompt_tokens or round(job.prompt_tokens)
@@ -73,7 +75,7 @@ def share_found(
     read_tokens: int | None,
     saved_s: float = 0.0,
 ) -> float | None:
-    """Return the share of what was read before a cut that was found again; None if that cannot be told.
+    """Return the share of what was read before a preemption that was found again; None if unknown.
 
     `read_s` of `prompt_s` seconds were read before; then the prompt took `took_s`; `saved_s` of it were
     cached from the start. Where the server reports fewer prefilled tokens than the prompt has, these tell; a
@@ -100,4 +102,4 @@ def _shows_its_beginning(exchange: Exchange) -> bool:
 
 def _read_before_s(exchange: Exchange, attempt: Attempt) -> float:
     """Return the seconds for which the server of an attempt read the prompt before."""
-    return sum(each.read_s or 0.0 for each in exchange.cuts if each.server_id == attempt.server_id)
+    return sum(each.read_s or 0.0 for each in exchange.preempted if each.server_id == attempt.server_id)

@@ -1,8 +1,7 @@
-"""What the measurements share: options, answers, daemons and upstreams."""
+"""What the measurements share: options, requests, daemons and upstreams."""
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,34 +51,11 @@ def quantiles(values: Sequence[float], *shares: float) -> list[float]:
 # -- clients ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A streamed answer: seconds to its first text and to its end, its pieces, and what they say."""
-
-    first_s: float
-    whole_s: float
-    pieces: int
-    text: str
-
-
 def chat_body(messages: str | list[dict[str, str]], tokens: int, model: str = "any") -> dict[str, Any]:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     limits = {"max_tokens": tokens, "temperature": 0, "stream": True}
     return {"model": model, "messages": messages} | limits
-
-
-async def ask(client: httpx.AsyncClient, body: dict[str, Any], **headers: str) -> Answer:
-    """Put a chat and read its stream; httpx.HTTPError if it fails."""
-    begun_s, first_s, said = time.monotonic(), 0.0, []
-    async with client.stream("POST", CHAT, json=body, headers=headers) as answer:
-        answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            choices = json.loads(line[6:]).get("choices") if line.startswith("data: {") else None
-            if choices and (word := choices[0]["delta"].get("content")):
-                first_s = first_s or time.monotonic() - begun_s
-                said.append(word)
-    return Answer(first_s, time.monotonic() - begun_s, len(said), "".join(said))
 
 
 def many_connections(url: str) -> httpx.AsyncClient:

@@ -32,7 +32,7 @@ from profiles.store import every
 from tests.fakes.calibrating import SMALL
 from tests.fakes.remembered import PROFILE, keep
 from tests.fakes.replay_backend import Engine, Replay, Speed
-from tests.fakes.serving import ByFirstWord, serving
+from tests.fakes.serving import ByFirstWord, secret, serving
 
 MODEL = "replay:latest"
 LONG_S = 600.0
@@ -231,12 +231,10 @@ def test_the_self_test_goes_on_where_calibrate_stopped() -> None:
 def test_no_self_test_where_it_may_cost_money_or_load_a_model(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    key = tmp_path / "key"
-    key.write_text("secret")
-    key.chmod(0o600)
+    key = secret(tmp_path / "key", "secret")
     wanted = settings.get("backends")
     if isinstance(wanted, BackendConfig) and wanted.key_file:
-        settings = {"backends": replace(wanted, key_file=str(key))}
+        settings = {"backends": replace(wanted, key_file=key)}
 
     async def run() -> int:
         async with proxied(Kept(), **settings) as (daemon, engine):

@@ -12,24 +12,20 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state import client as state_client
 from tests.fakes.raw_http import post
 from tests.fakes.scripted_upstream import silent
-from tests.fakes.serving import between, until
+from tests.fakes.serving import between, secret, until
 
 CHAT = json.dumps({"model": "[/]", "messages": [{"role": "user", "content": "short"}]}).encode()
 
 
 async def printed(rules: str, tmp_path: Path) -> str:
     """Return what is printed while a client called [/] has a request running."""
-    file = tmp_path / "clients.toml"
-    file.write_text(rules)
-    file.chmod(0o600)
+    file = secret(tmp_path / "clients.toml", rules)
 
-    async with between(silent, clients=str(file)) as (daemon, client):
+    async with between(silent, clients=file) as (daemon, client):
         client.send(post("/v1/chat/completions", CHAT, "X-Api-Key: key-of-it"))
         await until(daemon, lambda s: len(s.running) == 1)
-        token = tmp_path / "token"
-        token.write_text(daemon.access.run_token)
-        token.chmod(0o600)
-        args = ["--url", daemon.base_url, "--token-file", str(token)]
+        token = secret(tmp_path / "token", daemon.access.run_token)
+        args = ["--url", daemon.base_url, "--token-file", token]
         done = await asyncio.to_thread(CliRunner(env={"COLUMNS": "80"}).invoke, command, args)
     assert done.exception is None, done.output
     return done.output

@@ -21,16 +21,11 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.encoding import decode
-from tests.fakes.raw_http import post, raw_client
+from tests.fakes.raw_http import chat, raw_client
 from tests.fakes.replay_backend import Engine, Replay
-from tests.fakes.serving import asked, replaying, until
+from tests.fakes.serving import asked, replaying, secret, until
 
 TOKEN = "the-admin-token"  # noqa: S105 - of the test
-
-
-def chat(prompt: str) -> bytes:
-    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
-    return post("/api/chat", json.dumps(body).encode())
 
 
 @dataclass
@@ -69,10 +64,7 @@ async def browser(
     """A daemon with one request running and some waiting, and its page, with an admin token or without."""
     settings: dict[str, Any] = {}
     if token is not None and tmp_path is not None:
-        path = tmp_path / "token"
-        path.write_text(token)
-        path.chmod(0o600)
-        settings["admin_token_file"] = str(path)
+        settings["admin_token_file"] = secret(tmp_path / "token", token)
     backend = Replay(Engine())
     backend.engine.freeze()
     async with (

@@ -46,7 +46,7 @@ from clairvoyant_cli.takeover.journal import Takeover, write
 from predictor import load
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.replay_backend import Replay
-from tests.fakes.serving import serving
+from tests.fakes.serving import secret, serving
 
 OLLAMA = CheckedServer(Found(adapter_of("ollama"), "http://127.0.0.1:11434", "", "0.40.0"), ("gemma3:4b",))
 
@@ -316,9 +316,7 @@ def test_readable_secrets_are_a_warning(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_key_files_are_found(setting: str, text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text(text)
-    path.chmod(0o600)
+    path = secret(tmp_path / "file", text)
     config = ServeConfig(**{setting: str(path)})  # type: ignore[arg-type]
     [finding] = [each for each in installation.check_files(config) if each.level is Level.BROKEN]
     assert words in finding.text

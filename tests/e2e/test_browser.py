@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import secret, serving, until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FOUND = (os.environ.get("CHROMIUM"), *map(shutil.which, NAMES))
@@ -115,15 +115,13 @@ async def test_a_page_reads_its_answers_and_its_refusals(
         done.set() if "end" in told else None
         return JSONResponse({})
 
-    keys = tmp_path / "keys"
-    keys.write_text(f"ann: {KEY}")
-    keys.chmod(0o600)
+    keys = secret(tmp_path / "keys", f"ann: {KEY}")
     app = Starlette(routes=[Route("/", page), Route("/told", tell, methods=["POST"])])
     async with (
         scripted(serve) as up,
         serve_app(app) as site,
         serving(
-            up.base_url, keep_alive="0.01", queue_capacity=1, api_key_file=str(keys) if key else None
+            up.base_url, keep_alive="0.01", queue_capacity=1, api_key_file=keys if key else None
         ) as daemon,
     ):
         given = {"url": f"{daemon.base_url}/v1/chat/completions", "key": key, "elsewhere": ELSEWHERE}

@@ -1,9 +1,11 @@
 """HTTP/1.1 with nothing hidden: read by hand, so that the tests share no parser with the proxy."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 Header = tuple[bytes, bytes]
@@ -149,6 +151,19 @@ def post(path: str, body: bytes, *headers: str, host: str = "tests") -> bytes:
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
     lines += [f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def chat(
+    content: str,
+    *headers: str,
+    path: str = "/v1/chat/completions",
+    model: str = "replay",
+    host: str = "tests",
+    **fields: Any,
+) -> bytes:
+    """Return a request with one message of a user."""
+    body = {"model": model, "messages": [{"role": "user", "content": content}]} | fields
+    return post(path, json.dumps(body).encode(), *headers, host=host)
 
 
 def get(path: str, *headers: str, method: str = "GET", host: str = "tests") -> bytes:

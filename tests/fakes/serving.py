@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from clairvoyant_lab.asgi_server import serve_app
@@ -20,8 +21,8 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import Prediction, Predictor, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EncoderEstimate
 from profiles.records import Profile
-from tests.fakes.raw_http import RawClient, raw_client
-from tests.fakes.replay_backend import Engine, Replay
+from tests.fakes.raw_http import Message, RawClient, chat, raw_client
+from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.scripted_upstream import Script, scripted
 
 TICK_S = 0.01
@@ -104,6 +105,24 @@ async def replaying(
 
 
 @asynccontextmanager
+async def occupied(*headers: str, **settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
+    """A daemon whose one slot is taken by an answer that does not move, to a client with these headers."""
+    engine = Engine(answer_tokens=tabled({"endless": 100_000, "short": 3}))
+    engine.freeze()
+    async with replaying(engine, **settings) as daemon, raw_client(daemon.base_url) as holder:
+        holder.send(chat("endless", *headers))
+        await engine.wait_until(lambda c: c.started == 1)
+        yield daemon, engine
+
+
+def secret(path: Path, text: str) -> str:
+    """Write a file that only its owner can read; return its path as a setting."""
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+@asynccontextmanager
 async def between(
     script: Script,
     predictor: Predictor | None = None,
@@ -141,6 +160,12 @@ class _internal_errors(logging.Handler):  # noqa: N801 - reads as a phrase where
     def __exit__(self, *exc: object) -> None:
         for name in self.LOGGERS:
             logging.getLogger(name).removeHandler(self)
+
+
+async def ask(daemon: Daemon, request: bytes) -> Message:
+    """Send a request over a connection of its own; return the answer."""
+    async with raw_client(daemon.base_url) as client:
+        return await client.ask(request)
 
 
 @asynccontextmanager

@@ -82,7 +82,7 @@ PRICE_S = 0.01
 REREAD_SHARE = 0.2
 """Prefill is five times as fast as decode: re-reading an answer takes a fifth of the time it took."""
 
-SIZE = Options(seeds=2, requests=300)
+SIZE, CHEAP = Options(seeds=2, requests=300), Preemption(PRICE_S, room_s=inf)
 FCFS, BOUNDED, SRPT = variant("fcfs"), variant("bounded", TAU_S), variant("srpt", TAU_S)
 SAID = variant("srpt", TAU_S, classes(0.85, SERVICE), "srpt @85%")
 FIGURES = BY_CLASS | {
@@ -91,9 +91,7 @@ FIGURES = BY_CLASS | {
 }
 
 
-def run(
-    variants: list[Variant], load: float = 0.74, preemption: Preemption = Preemption(PRICE_S, room_s=inf)
-) -> Samples:
+def run(variants: list[Variant], load: float = 0.74, preemption: Preemption = CHEAP) -> Samples:
     rate_per_s = load / SERVICE.mean_s
     return compare(
         variants,

@@ -1,20 +1,14 @@
 """Work that a front end asks for on its own stands behind what people ask, as its client's rules say."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.raw_http import post, raw_client
+from tests.fakes.raw_http import chat, raw_client
 from tests.fakes.replay_backend import Engine, tabled
-from tests.fakes.serving import asked, replaying, until
+from tests.fakes.serving import asked, occupied, replaying, until
 
 TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>..."
-
-
-def chat(content: str, *headers: str) -> bytes:
-    body = {"model": "replay", "stream": False, "messages": [{"role": "user", "content": content}]}
-    return post("/v1/chat/completions", json.dumps(body).encode(), *headers)
 
 
 @pytest.mark.parametrize(
@@ -23,16 +17,11 @@ def chat(content: str, *headers: str) -> bytes:
 async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str, order: list[str]) -> None:
     file = tmp_path / "clients.toml"
     file.write_text(f"[defaults]\n{rule}\n")
-    engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000, "###": 3}))
-    engine.freeze()
     async with (
-        replaying(engine, clients=str(file), policy="sjf") as daemon,
-        raw_client(daemon.base_url) as holder,
+        occupied(clients=str(file), policy="sjf") as (daemon, _),
         raw_client(daemon.base_url) as front_end,
         raw_client(daemon.base_url) as person,
     ):
-        holder.send(chat("endless"))
-        await engine.wait_until(lambda c: c.started == 1)
         front_end.send(chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation"))
         await until(daemon, lambda s: len(s.queue) == 1)
         person.send(chat("0.9 short"))
@@ -44,16 +33,8 @@ async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str
 
 
 async def test_a_policy_is_not_judged_by_background_requests() -> None:
-    engine = Engine(answer_tokens=tabled({"endless": 100_000, "###": 3}))
-    engine.freeze()
-    async with (
-        replaying(engine) as daemon,
-        asked(
-            daemon,
-            chat("0.5 endless"),
-            *[chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation")] * 3,
-        ),
-    ):
+    title = chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation")
+    async with occupied() as (daemon, _), asked(daemon, title, title, title):
         assert {(each.short_s, each.long_s) for each in [*daemon.snapshots.outlook_steps()][-1]} == {
             (None, None)
         }

@@ -26,23 +26,18 @@ from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, answer
-from tests.fakes.serving import ByFirstWord, between, replaying, serving, until
+from tests.fakes.serving import ByFirstWord, between, occupied, replaying, secret, serving, until
 
 EVIL = "Origin: https://evil.example"
 ANN, BEN = "key-of-ann", "key-of-ben"
 HOLDER = '[clients.holder]\nkey = "key-of-holder"\n'
+HOLDS = "X-Clairvoyant-Client: holder", "X-Api-Key: key-of-holder"
 CHAT = "/v1/chat/completions"
 
 
 def chat(*headers: str, content: str = "short", host: str = "tests", **more: object) -> bytes:
     body = {"model": "replay", "messages": [{"role": "user", "content": content}]} | more
     return post(CHAT, json.dumps(body).encode(), *headers, host=host)
-
-
-def secret(path: Path, text: str) -> str:
-    path.write_text(text)
-    path.chmod(0o600)
-    return str(path)
 
 
 @asynccontextmanager
@@ -67,18 +62,6 @@ async def heard_by(
 
     async with between(script, **settings) as (daemon, client):
         yield daemon, client
-
-
-@asynccontextmanager
-async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
-    """A daemon whose one slot is taken by an answer that does not move."""
-    lengths = tabled({"endless": 100_000, "short": 3})
-    engine = Engine(answer_tokens=lengths, speed=Speed(decode_tokens_per_s=1e6, prefill_tokens_per_s=1e6))
-    engine.freeze()
-    async with replaying(engine, **settings) as daemon, raw_client(daemon.base_url) as holder:
-        holder.send(chat("X-Clairvoyant-Client: holder", "X-Api-Key: key-of-holder", content="endless"))
-        await engine.wait_until(lambda c: c.started == 1)
-        yield daemon, engine
 
 
 # -- pages ---------------------------------------------------------------------------------------------
@@ -223,7 +206,7 @@ async def waiting_priority(daemon: Daemon, *headers: str, **more: Any) -> int:
 
 
 async def test_a_client_may_only_step_back() -> None:
-    async with occupied() as (daemon, _):
+    async with occupied(*HOLDS) as (daemon, _):
         for wish, heeded in (("-100", 0), ("-1", 0), ("7", 7), ("9999", 100), ("high", 0), ("9" * 5000, 0)):
             assert await waiting_priority(daemon, f"X-Clairvoyant-Priority: {wish}") == heeded
         assert await waiting_priority(daemon, service_tier="priority") == 0
@@ -248,7 +231,7 @@ max_running = 1
 
 
 async def test_each_client_has_its_limits(tmp_path: Path) -> None:
-    async with occupied(clients=secret(tmp_path / "clients.toml", CLIENTS)) as (daemon, _):
+    async with occupied(*HOLDS, clients=secret(tmp_path / "clients.toml", CLIENTS)) as (daemon, _):
         ann, ben = f"X-Api-Key: {ANN}", f"X-Api-Key: {BEN}"
         assert await waiting_priority(daemon, ann, "X-Clairvoyant-Priority: -50") == -10
         assert await waiting_priority(daemon, ben) == 5
@@ -278,7 +261,7 @@ async def test_without_keys_a_name_is_shown_and_limits_hold_for_the_address(
     text = '[defaults]\nmax_waiting = 9\n[clients."127.0.0.1"]\nmax_waiting = 1\n[clients.ben]\n'
     file = secret(tmp_path / "clients.toml", text + '[[urgency]]\nclient = "boss"\nlevel = 0\n')
     async with (
-        occupied(clients=file) as (daemon, _),
+        occupied(*HOLDS, clients=file) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
     ):
@@ -300,7 +283,7 @@ async def test_without_keys_a_name_is_shown_and_limits_hold_for_the_address(
 @pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address unless more are added")
 async def test_all_loopback_addresses_are_one_client(tmp_path: Path) -> None:
     file = secret(tmp_path / "clients.toml", "[defaults]\nmax_waiting = 1\n")
-    async with occupied(clients=file) as (daemon, _), raw_client(daemon.base_url) as one:
+    async with occupied(*HOLDS, clients=file) as (daemon, _), raw_client(daemon.base_url) as one:
         one.send(chat())
         await until(daemon, lambda s: len(s.queue) == 1)
         place = urlsplit(daemon.base_url)
@@ -366,7 +349,7 @@ async def test_a_refusal_of_the_backend_counts_for_nothing() -> None:
 
 async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
     file = secret(tmp_path / "clients.toml", "[clients.idle]\n")
-    async with occupied(clients=file) as (daemon, _):
+    async with occupied(*HOLDS, clients=file) as (daemon, _):
         for number in range(100):
             daemon.stats.tokens.add(f"c{number}", 1 + number)
         shown = daemon.snapshot().clients
@@ -379,7 +362,7 @@ async def test_of_many_clients_the_busiest_are_shown(tmp_path: Path) -> None:
 async def test_a_file_that_is_read_again_holds_at_once(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     async with (
-        occupied(clients=secret(path, CLIENTS)) as (daemon, _),
+        occupied(*HOLDS, clients=secret(path, CLIENTS)) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
         ControlClient(daemon.base_url, daemon.access.run_token) as control,
@@ -450,7 +433,7 @@ async def test_new_limits_apply_to_queued_requests(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     text = f'[clients.ann]\nkey = "{ANN}"\nmax_running = {{}}\n{HOLDER}'
     async with (
-        occupied(clients=secret(path, text.format(1)), slots=4) as (daemon, _),
+        occupied(*HOLDS, clients=secret(path, text.format(1)), slots=4) as (daemon, _),
         raw_client(daemon.base_url) as one,
         raw_client(daemon.base_url) as two,
     ):
@@ -471,7 +454,7 @@ async def test_new_range_applies_to_queued_requests_but_not_to_the_operators_cho
     path = tmp_path / "clients.toml"
     text = f'[clients.ben]\nkey = "{BEN}"\n[clients.ann]\nkey = "{ANN}"\npriority = {{}}\n{HOLDER}'
     async with (
-        occupied(clients=secret(path, text.format("[-10, 100]"))) as (daemon, _),
+        occupied(*HOLDS, clients=secret(path, text.format("[-10, 100]"))) as (daemon, _),
         AsyncExitStack() as stack,
         ControlClient(daemon.base_url, daemon.access.run_token) as control,
     ):

@@ -1,7 +1,6 @@
 """The control API: state, actions and access."""
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
 
@@ -27,16 +26,11 @@ from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import Snapshot
-from tests.fakes.raw_http import get, post, raw_client
+from tests.fakes.raw_http import chat, get, post, raw_client
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, tabled
 from tests.fakes.serving import asked, replaying, until
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
-
-
-def chat(prompt: str) -> bytes:
-    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
-    return post("/api/chat", json.dumps(body).encode())
 
 
 @pytest.fixture

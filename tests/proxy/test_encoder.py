@@ -19,7 +19,7 @@ from clairvoyant_cli.proxy.requests import encoder as second_opinion
 from predictor.card import Calibration
 from predictor.record import Prediction, PromptView, UrgencyPredictor
 from predictor.semantic.opinion import EMBEDDED, EncoderEstimate
-from tests.fakes.raw_http import post, raw_client
+from tests.fakes.raw_http import chat, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, until
 
@@ -64,11 +64,6 @@ async def reading(
             yield daemon, engine
             reader.let.set()
             engine.thaw()
-
-
-def chat(prompt: str, *headers: str) -> bytes:
-    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}], "stream": False}
-    return post("/api/chat", json.dumps(body).encode(), *headers)
 
 
 RUNS = chat("0.5 it runs 700")

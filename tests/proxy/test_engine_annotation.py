@@ -17,7 +17,7 @@ from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.state.snapshot import EngineState
 from tests.fakes.raw_http import Message, get, post, raw_client, read_message
 from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import secret, serving, until
 
 CHAT = "/v1/chat/completions"
 
@@ -107,12 +107,10 @@ async def test_the_body_has_one_field_more_and_says_how_long_it_is() -> None:
 
 
 async def test_who_sets_the_priority_itself_is_refused_unless_it_may(tmp_path: Path) -> None:
-    rules = tmp_path / "clients.toml"
     keys = '[clients.app]\nkey = "key-of-app"\n[clients.ops]\nkey = "key-of-ops"\n'
-    rules.write_text(keys + "engine_priority = true\n")
-    rules.chmod(0o600)
+    rules = secret(tmp_path / "clients.toml", keys + "engine_priority = true\n")
     async with (
-        before_an_engine(clients=str(rules)) as (daemon, engine),
+        before_an_engine(clients=rules) as (daemon, engine),
         raw_client(daemon.base_url) as client,
     ):
         engine.answers.set()
@@ -314,12 +312,10 @@ async def test_no_header_orders_a_router_on_any_way_to_it(
 async def test_a_clients_own_header_is_kept_where_its_rules_allow_it(
     kind: str, header: str, tmp_path: Path
 ) -> None:
-    rules = tmp_path / "clients.toml"
     keys = '[clients.app]\nkey = "key-of-app"\n[clients.ops]\nkey = "key-of-ops"\nengine_priority = true\n'
-    rules.write_text(keys)
-    rules.chmod(0o600)
+    rules = secret(tmp_path / "clients.toml", keys)
     async with (
-        before_an_engine(kind=kind, clients=str(rules)) as (daemon, engine),
+        before_an_engine(kind=kind, clients=rules) as (daemon, engine),
         raw_client(daemon.base_url) as client,
     ):
         engine.answers.set()

@@ -19,7 +19,7 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Replay
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import secret, serving, until
 
 CHAT = post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "hi"}]}')
 
@@ -134,10 +134,8 @@ async def test_a_question_of_another_of_us_is_passed_on() -> None:
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "localhost"])  # noqa: S104 - not listened on
 @pytest.mark.parametrize("named", ["127.0.0.1", "localhost"])
 async def test_its_own_address_is_no_backend(tmp_path: Path, listen: str, named: str) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("a-long-key")
-    secret.chmod(0o600)
-    keys: dict[str, Any] = {"api_key_file": str(secret), "admin_token_file": str(secret)}
+    key = secret(tmp_path / "secret", "a-long-key")
+    keys: dict[str, Any] = {"api_key_file": key, "admin_token_file": key}
     port = free_port()
     with pytest.raises(ClairvoyantError, match="own address"):
         async with serving(f"http://{named}:{port}", listen=f"{listen}:{port}", **keys):

@@ -7,14 +7,12 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.protocols.errors import OLLAMA_BUSY
-from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.refusals import DRAINING
 from clairvoyant_cli.state.client import ControlClient
@@ -23,7 +21,7 @@ from tests.fakes.daemon_process import DaemonProcess, daemon_process
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
 from tests.fakes.scripted_upstream import Conversation, scripted
-from tests.fakes.serving import replaying, until
+from tests.fakes.serving import occupied, secret, until
 
 LENGTHS = tabled({"endless": 100_000, "short": 3})
 ASK = [{"role": "user", "content": "short"}]
@@ -57,17 +55,6 @@ def message_of(path: str, body: bytes) -> str:
     return str(data["error"]["message"])
 
 
-@asynccontextmanager
-async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, Engine]]:
-    """A daemon whose one slot is taken by an answer that does not move."""
-    backend = Replay(Engine(answer_tokens=LENGTHS))
-    backend.engine.freeze()
-    async with replaying(backend, **settings) as daemon, raw_client(daemon.base_url) as holder:
-        holder.send(asks("/api/chat", "endless"))
-        await backend.engine.wait_until(lambda c: c.started == 1)
-        yield daemon, backend.engine
-
-
 @pytest.mark.parametrize("status", [503, 429])
 async def test_a_full_queue_refuses_in_the_words_of_the_route(status: int) -> None:
     async with (
@@ -96,11 +83,9 @@ async def test_a_full_queue_refuses_in_the_words_of_the_route(status: int) -> No
 async def test_who_gives_way_in_a_full_queue_is_told_in_the_words_of_the_route(
     path: str, tmp_path: Path
 ) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("ann:key-of-ann\nben:key-of-ben\n")
-    keys.chmod(0o600)
+    keys = secret(tmp_path / "keys", "ann:key-of-ann\nben:key-of-ben\n")
     async with (
-        occupied(queue_capacity=2, api_key_file=str(keys)) as (daemon, engine),
+        occupied("X-Api-Key: key-of-ann", queue_capacity=2, api_key_file=keys) as (daemon, engine),
         raw_client(daemon.base_url) as first,
         raw_client(daemon.base_url) as second,
         raw_client(daemon.base_url) as other,
@@ -133,9 +118,6 @@ async def test_request_past_the_longest_wait_is_refused() -> None:
         state = daemon.snapshot()
         assert (state.counters.timeout, state.queue, len(state.running)) == (len(ROUTES), (), 1)
         assert engine.counts.arrived == 1
-
-
-# -- the backend is not there ------------------------------------------------------------------------
 
 
 # -- shutting down, as a process -----------------------------------------------------------------

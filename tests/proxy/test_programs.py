@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -30,8 +30,8 @@ from clairvoyant_cli.proxy.access.programs import (
     program_of,
 )
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.serving import asked, until
-from tests.proxy.test_clients import chat, occupied, secret
+from tests.fakes.serving import asked, occupied, secret, until
+from tests.proxy.test_clients import HOLDS, chat
 
 CONNECTS = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2]))); input()"
 
@@ -107,9 +107,9 @@ class SpareConnection:
 FLOOD, ASKS = Program("nightly.py", "jobs"), Program("opencode", "site")
 
 
-async def order_of(*headers: str, **settings: object) -> list[str]:
+async def order_of(*headers: str, **settings: Any) -> list[str]:
     """Return the clients of the waiting requests in the order of their starts; the last one comes last."""
-    async with occupied(**settings) as (daemon, _), asked(daemon, *map(chat, headers)):
+    async with occupied(*HOLDS, **settings) as (daemon, _), asked(daemon, *map(chat, headers)):
         return [each.client for each in daemon.snapshot().queue]
 
 
@@ -117,11 +117,10 @@ async def test_one_program_waits_behind_the_flood_of_another_as_with_keys(tmp_pa
     keys = "".join(f'[clients.{name}]\nkey = "key-of-{name}"\n' for name in ("holder", "flood", "asks"))
     file = secret(tmp_path / "clients.toml", keys)
     keyed = await order_of(*["X-Api-Key: key-of-flood"] * 6, "X-Api-Key: key-of-asks", clients=file)
-    flood, asks = Program("nightly.py", "jobs"), Program("opencode", "site")
-    programs = one_by_one(Program("holder"), *[flood] * 6, asks)
+    programs = one_by_one(Program("holder"), *[FLOOD] * 6, ASKS)
     keyless = await order_of(*["X-Nothing: 1"] * 7, programs=programs)
-    assert keyed.index("asks") == keyless.index(asks.client) == 1  # the first of each client in turn
-    assert keyless.count(flood.client) == 6
+    assert keyed.index("asks") == keyless.index(ASKS.client) == 1  # the first of each client in turn
+    assert keyless.count(FLOOD.client) == 6
 
 
 async def test_a_table_makes_programs_a_client_and_its_requests_background(tmp_path: Path) -> None:
@@ -130,7 +129,7 @@ async def test_a_table_makes_programs_a_client_and_its_requests_background(tmp_p
     night = Program("nightly.py", "jobs")
     programs = one_by_one(None, night, Program("opencode", "site"), night)
     async with (
-        occupied(programs=programs, clients=file) as (daemon, _),
+        occupied(*HOLDS, programs=programs, clients=file) as (daemon, _),
         asked(daemon, chat(), chat("X-Clairvoyant-Client: nightly")),
         raw_client(daemon.base_url) as again,
     ):
@@ -175,7 +174,7 @@ async def test_the_voice_assistant_goes_first_unless_it_runs_a_task(
         "/api/chat", json.dumps(body | more).encode(), "User-Agent: HomeAssistant/2026.11", "X-Nothing: 1"
     )
     programs = one_by_one(None, program)
-    async with occupied(programs=programs, clients=file) as (daemon, _), asked(daemon, request):
+    async with occupied(*HOLDS, programs=programs, clients=file) as (daemon, _), asked(daemon, request):
         [job] = daemon.dispatcher.scheduler.waiting()
     assert job.priority == priority
 
@@ -190,7 +189,7 @@ async def test_a_search_that_fails_or_takes_long_leaves_the_address() -> None:
 
     programs = Programs(find)
     async with (
-        occupied(programs=programs) as (daemon, _),
+        occupied(*HOLDS, programs=programs) as (daemon, _),
         asked(daemon, chat()),
     ):  # both wait for the first search
         clients = [each.client for each in daemon.dispatcher.scheduler.waiting()]
@@ -206,7 +205,10 @@ async def test_a_request_becomes_its_programs_when_that_is_known(tmp_path: Path)
         stuck.wait()
         return dict.fromkeys(wanted, Program("nightly.py"))
 
-    async with occupied(programs=Programs(find), clients=file) as (daemon, engine), asked(daemon, chat()):
+    async with (
+        occupied(*HOLDS, programs=Programs(find), clients=file) as (daemon, engine),
+        asked(daemon, chat()),
+    ):
         scheduler = daemon.dispatcher.scheduler
         assert scheduler.clients.counts == {"127.0.0.1": (1, 1)}
         stuck.set()
@@ -265,7 +267,7 @@ def test_no_program_has_the_name_of_a_table_or_an_address_by_itself() -> None:
 
 async def test_a_connection_is_looked_up_once_and_its_name_is_used_from_then_on() -> None:
     async with (
-        occupied(programs=one_by_one(None, Program("opencode"))) as (daemon, engine),
+        occupied(*HOLDS, programs=one_by_one(None, Program("opencode"))) as (daemon, engine),
         raw_client(daemon.base_url) as client,
     ):
         engine.thaw()

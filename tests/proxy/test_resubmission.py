@@ -13,54 +13,35 @@ from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.requests import kept_places
 from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.scheduler.chain import Chain
+from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.ended import ended
-from tests.fakes.raw_http import RawClient, post, raw_client
-from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.serving import replaying, until
-
-LENGTHS = tabled({"endless": 100_000})
-
-
-def chat(content: str, **more: Any) -> bytes:
-    asked = {"model": "replay", "messages": [{"role": "user", "content": content}]} | more
-    return post("/v1/chat/completions", json.dumps(asked).encode())
+from tests.fakes.raw_http import chat, post, raw_client
+from tests.fakes.serving import asked, occupied, secret, until
 
 
 @asynccontextmanager
-async def occupied(**settings: Any) -> AsyncIterator[tuple[Daemon, RawClient]]:
-    """A daemon under arrival order whose one slot is taken, and a client that waits."""
-    backend = Replay(Engine(answer_tokens=LENGTHS))
-    backend.engine.freeze()
-    async with (
-        replaying(backend, policy="fcfs", **settings) as daemon,
-        raw_client(daemon.base_url) as holder,
-        raw_client(daemon.base_url) as other,
-    ):
-        holder.send(chat("endless"))
-        await backend.engine.wait_until(lambda c: c.started == 1)
-        yield daemon, other
-
-
-async def leave_and_return(daemon: Daemon, other: RawClient, first: bytes, again: bytes) -> list[str]:
-    """Send a request, then another client's; leave, send again. Return the ids in the queue's order."""
-    async with raw_client(daemon.base_url) as client:
-        client.send(first)
+async def sent_again(daemon: Daemon, first: bytes, again: bytes) -> AsyncIterator[Snapshot]:
+    """Send a request, then another client's; leave, send again. Yield the state with both in the queue."""
+    async with raw_client(daemon.base_url) as other:
+        async with asked(daemon, first):
+            other.send(chat("another"))
+            await until(daemon, lambda s: len(s.queue) == 2)
         await until(daemon, lambda s: len(s.queue) == 1)
-        other.send(chat("another"))
-        await until(daemon, lambda s: len(s.queue) == 2)
-    await until(daemon, lambda s: len(s.queue) == 1)
-    async with raw_client(daemon.base_url) as client:
-        client.send(again)
-        state = await until(daemon, lambda s: len(s.queue) == 2)
+        async with asked(daemon, again):
+            yield await until(daemon, lambda s: len(s.queue) == 2)
+
+
+async def order_of(daemon: Daemon, first: bytes, again: bytes) -> list[str]:
+    async with sent_again(daemon, first, again) as state:
         return [each.id.partition("-")[2] for each in state.queue]
 
 
 async def test_it_stands_where_it_stood_however_it_is_written() -> None:
     messages = [{"role": "user", "content": "patience"}]
     again = {"stream": True, "client_metadata": {"b": 1}, "messages": messages, "model": "replay"}
-    async with occupied() as (daemon, other):
+    async with occupied(policy="fcfs") as (daemon, _):
         body = post("/v1/chat/completions", json.dumps(again).encode())
-        order = await leave_and_return(daemon, other, chat("patience"), body)
+        order = await order_of(daemon, chat("patience"), body)
         assert order == ["2.2", "3"]
         assert any("2 was sent again and keeps its age" in each.text for each in daemon.snapshot().log)
 
@@ -68,38 +49,23 @@ async def test_it_stands_where_it_stood_however_it_is_written() -> None:
 async def test_it_is_new_once_the_place_is_gone_for_another_prompt_or_where_that_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with occupied() as (daemon, other):
-        assert await leave_and_return(daemon, other, chat("patience"), chat("patience!")) == ["3", "4"]
-    async with occupied(no_keep_place=True) as (daemon, other):
-        assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
+    async with occupied(policy="fcfs") as (daemon, _):
+        assert await order_of(daemon, chat("patience"), chat("patience!")) == ["3", "4"]
+    async with occupied(policy="fcfs", no_keep_place=True) as (daemon, _):
+        assert await order_of(daemon, chat("patience"), chat("patience")) == ["3", "4"]
     monkeypatch.setattr(kept_places, "KEPT_S", 0.0)
-    async with occupied() as (daemon, other):
-        assert await leave_and_return(daemon, other, chat("patience"), chat("patience")) == ["3", "4"]
+    async with occupied(policy="fcfs") as (daemon, _):
+        assert await order_of(daemon, chat("patience"), chat("patience")) == ["3", "4"]
 
 
 async def test_another_principal_does_not_get_it(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("ann:a-key-of-ann\nben:a-key-of-ben\n")
-    keys.chmod(0o600)
-
-    def asked_by(name: bytes, content: str) -> bytes:
-        return chat(content).replace(b"\r\n\r\n", b"\r\nAuthorization: Bearer a-key-of-%b\r\n\r\n" % name, 1)
-
-    backend = Replay(Engine(answer_tokens=LENGTHS))
-    backend.engine.freeze()
-    async with (
-        replaying(backend, api_key_file=str(keys)) as daemon,
-        raw_client(daemon.base_url) as holder,
-        raw_client(daemon.base_url) as ben,
-    ):
-        holder.send(asked_by(b"ann", "endless"))
-        await backend.engine.wait_until(lambda c: c.started == 1)
-        async with raw_client(daemon.base_url) as ann:
-            ann.send(asked_by(b"ann", "patience"))
+    keys = secret(tmp_path / "keys", "ann:a-key-of-ann\nben:a-key-of-ben\n")
+    async with occupied("X-Api-Key: a-key-of-ann", api_key_file=keys) as (daemon, _):
+        async with asked(daemon, chat("patience", "X-Api-Key: a-key-of-ann")):
             await until(daemon, lambda s: len(s.queue) == 1)
         await until(daemon, lambda s: not s.queue)
-        ben.send(asked_by(b"ben", "patience"))
-        state = await until(daemon, lambda s: len(s.queue) == 1)
+        async with asked(daemon, chat("patience", "X-Api-Key: a-key-of-ben")):
+            state = await until(daemon, lambda s: len(s.queue) == 1)
         assert "." not in state.queue[0].id
 
 
@@ -144,18 +110,10 @@ def test_what_is_kept_is_bounded_whatever_clients_call_themselves() -> None:
 
 
 async def test_the_longest_wait_counts_from_the_request_that_was_sent_again() -> None:
-    async with occupied(max_wait=3600.0) as (daemon, other):
-        async with raw_client(daemon.base_url) as client:
-            client.send(chat("patience"))
-            await until(daemon, lambda s: len(s.queue) == 1)
-            other.send(chat("another"))
-            await until(daemon, lambda s: len(s.queue) == 2)
-        await until(daemon, lambda s: len(s.queue) == 1)
-        before_s = daemon.journal.clock()
-        async with raw_client(daemon.base_url) as client:
-            client.send(chat("patience"))
-            await until(daemon, lambda s: len(s.queue) == 2)
+    async with occupied(policy="fcfs", max_wait=3600.0) as (daemon, _):
+        sent_s = daemon.journal.clock()
+        async with sent_again(daemon, chat("patience"), chat("patience")):
             (again,) = (each for each in daemon.dispatcher.live.values() if each.kept_age_s)
             patience_s = daemon.operation.patience_s(again)
             assert patience_s is not None
-            assert patience_s >= 3600.0 - (daemon.journal.clock() - before_s)
+            assert patience_s >= 3600.0 - (daemon.journal.clock() - sent_s)

@@ -20,8 +20,8 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.outer_members import named_model
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
-from tests.fakes.raw_http import Message, get, post, raw_client
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.raw_http import Message, get, post
+from tests.fakes.serving import ask, asked, serving, until
 
 METHODS = ["GET", "POST", "PUT", "DELETE", "HEAD"]
 OWN: dict[str, dict[str, object]] = {
@@ -92,11 +92,6 @@ async def both(
         daemon = await stack.enter_async_context(serving(None, backends=backends))
         await until(daemon, lambda _: all(each.status.state == "up" for each in daemon.pool))
         yield daemon, kinds
-
-
-async def ask(daemon: Daemon, request: bytes) -> Message:
-    async with raw_client(daemon.base_url) as client:
-        return await client.ask(request)
 
 
 def by(answer: Message) -> str:

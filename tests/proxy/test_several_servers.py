@@ -19,8 +19,8 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
-from tests.fakes.raw_http import Message, get, post, raw_client
-from tests.fakes.serving import asked, serving, until
+from tests.fakes.raw_http import chat, get, post
+from tests.fakes.serving import ask, asked, secret, serving, until
 
 
 class Ollama:
@@ -52,9 +52,8 @@ async def two() -> AsyncIterator[Daemon]:
         yield daemon
 
 
-async def ask(daemon: Daemon, request: bytes) -> Message:
-    async with raw_client(daemon.base_url) as client:
-        return await client.ask(request)
+def asking(model: str) -> bytes:
+    return chat("0.5 hi", model=model, stream=False, path="/api/chat")
 
 
 async def test_each_server_gets_its_own_key(tmp_path: Path) -> None:
@@ -62,13 +61,11 @@ async def test_each_server_gets_its_own_key(tmp_path: Path) -> None:
     async with serve_app(servers["one"].app) as one, serve_app(servers["two"].app) as two:
         backends = []
         for name, url in (("one", one), ("two", two)):
-            key = tmp_path / name
-            key.write_text(f"key-of-{name}")
-            key.chmod(0o600)
-            backends.append(BackendConfig(name, url, key_file=str(key)))
+            key = secret(tmp_path / name, f"key-of-{name}")
+            backends.append(BackendConfig(name, url, key_file=key))
         async with serving(None, backends=tuple(backends)) as daemon:
             for name in servers:
-                assert json.loads((await ask(daemon, chat(name))).body)["by"] == name
+                assert json.loads((await ask(daemon, asking(name))).body)["by"] == name
     assert [each.keys[-1] for each in servers.values()] == ["Bearer key-of-one", "Bearer key-of-two"]
 
 
@@ -87,15 +84,10 @@ async def test_of_two_servers_one_is_down_that_alone_has_the_model() -> None:
         state = await until(daemon, lambda s: s.backends[1].state == "down")
         assert state.verdict.text == "there is down: other servers take what they can"
         assert state.slots == (0, state.backends[0].slots)
-        async with asked(daemon, chat("there"), chat("there")):
+        async with asked(daemon, asking("there"), asking("there")):
             state = daemon.snapshot()
             assert state.verdict.text.startswith("there is down: 2 requests need it and fail in ")
             assert (state.waiting.stranded, state.backends[1].waiting, state.running) == (2, 2, ())
-
-
-def chat(model: str) -> bytes:
-    body = {"model": model, "messages": [{"role": "user", "content": "0.5 hi"}], "stream": False}
-    return post("/api/chat", json.dumps(body).encode())
 
 
 async def test_lists_are_those_of_all() -> None:
@@ -113,7 +105,7 @@ async def test_lists_are_those_of_all() -> None:
 async def test_each_answer_names_its_server_which_is_one_that_has_the_model() -> None:
     async with two() as daemon:
         for model, name in (("large", "rtx"), ("small", "mac")):
-            told = await ask(daemon, chat(model))
+            told = await ask(daemon, asking(model))
             assert (json.loads(told.body)["by"], told.value("x-clairvoyant-backend")) == (name, name.encode())
         shown = await ask(daemon, post("/api/show", b'{"model": "large"}'))
         asked = await ask(daemon, get("/v1/models/large:latest"))
@@ -139,7 +131,7 @@ async def test_a_server_that_cannot_be_one_keeps_nobody_from_starting() -> None:
         backends = (BackendConfig("us", other.base_url), BackendConfig("mac", mac))
         async with serving(None, backends=backends) as daemon:
             assert [server.name for server in daemon.pool] == ["mac"]
-            assert (await ask(daemon, chat("small"))).status == 200
+            assert (await ask(daemon, asking("small"))).status == 200
 
 
 def operator(daemon: Daemon) -> ControlClient:
@@ -160,7 +152,7 @@ async def test_servers_come_and_go_while_it_runs() -> None:
         added = await control.act("backend", {"do": "add", "url": attic, "key": "s3cret"})
         name = attic.removeprefix("http://")
         assert added == {"done": "backend", "name": name, "kind": "ollama", "slots": 1}
-        assert json.loads((await ask(daemon, chat("tiny"))).body)["by"] == "attic"
+        assert json.loads((await ask(daemon, asking("tiny"))).body)["by"] == "attic"
         assert server.keys[-1] == "Bearer s3cret"
         other = attic.replace("127.0.0.1", "LOCALHOST")
         for again in (
@@ -173,9 +165,9 @@ async def test_servers_come_and_go_while_it_runs() -> None:
         await control.act("backend", {"do": "drain", "name": "rtx"})
         states = {each.name: each.standing for each in (await control.snapshot()).backends}
         assert states == {"mac": "", "rtx": "draining", name: ""}
-        assert (await ask(daemon, chat("large"))).status == 503
+        assert (await ask(daemon, asking("large"))).status == 503
         await control.act("backend", {"do": "up", "name": "rtx"})
-        assert (await ask(daemon, chat("large"))).status == 200
+        assert (await ask(daemon, asking("large"))).status == 200
         gone = await control.act("backend", {"do": "remove", "name": "mac"})
         assert gone["standing"] == "gone"
         state = await control.snapshot()
@@ -223,9 +215,7 @@ async def test_the_commands_do_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pat
             assert done.exit_code == 0, done.output
             return done.output
 
-        key = tmp_path / "key"
-        key.write_text("secret")
-        key.chmod(0o600)
+        key = secret(tmp_path / "key", "secret")
         added = ("add", f"url={attic}", "name=attic", f"key_file={key}", "slots=1", "weight=2")
         assert json.loads(await run("act", "backend", *added))["slots"] == 1
         await run("act", "backend", "drain", "rtx")

@@ -1,6 +1,5 @@
 """Who says how urgent a request is, which word counts, and where it is told."""
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,9 +7,9 @@ from pathlib import Path
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
 from predictor.record import PromptView
-from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, tabled
-from tests.fakes.serving import asked, replaying, until
+from tests.fakes.raw_http import chat, raw_client
+from tests.fakes.replay_backend import Engine
+from tests.fakes.serving import asked, occupied, replaying, secret, until
 
 CLIENTS = """
 [defaults]
@@ -50,11 +49,6 @@ class ByWord:
         return 0 if "URGENT" in view.prompt else 3
 
 
-def chat(*headers: str, content: str = "short", model: str = "replay") -> bytes:
-    body = {"model": model, "stream": False, "messages": [{"role": "user", "content": content}]}
-    return post("/api/chat", json.dumps(body).encode(), *headers)
-
-
 CASES = [
     ((), {}, None, ""),
     (("X-Clairvoyant-Urgency: 0",), {}, 2, "client"),
@@ -86,22 +80,14 @@ async def behind_another(
     tmp_path: Path, urgency: ByWord | None = None
 ) -> AsyncIterator[tuple[Daemon, Level]]:
     """A daemon whose slot is taken, and what tells the level that a request gets, and who says so."""
-    file = tmp_path / "clients.toml"
-    file.write_text(CLIENTS)
-    file.chmod(0o600)
-    engine = Engine(answer_tokens=tabled({"short": 3, "endless": 100_000}))
-    engine.freeze()
-    async with (
-        replaying(engine, clients=str(file), policy="urgency", urgency_predictor=urgency) as daemon,
-        raw_client(daemon.base_url) as holder,
-    ):
-        holder.send(chat(DESK, content="endless"))
-        await engine.wait_until(lambda c: c.started == 1)
+    clients = secret(tmp_path / "clients.toml", CLIENTS)
+    settings = {"clients": clients, "policy": "urgency", "urgency_predictor": urgency}
+    async with occupied(DESK, **settings) as (daemon, _):
 
-        async def level(*headers: str, **more: str) -> tuple[int | None, str]:
+        async def level(*headers: str, content: str = "short", **more: str) -> tuple[int | None, str]:
             key = () if any("X-Api-Key" in header for header in headers) else (DESK,)
             async with raw_client(daemon.base_url) as client:
-                client.send(chat(*headers, *key, **more))
+                client.send(chat(content, *headers, *key, path="/api/chat", **more))
                 state = await until(daemon, lambda s: len(s.queue) == 1)
             await until(daemon, lambda s: not s.queue)
             return state.queue[0].urgency, state.queue[0].urgency_by
@@ -129,7 +115,7 @@ async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None
     engine.freeze()
     async with (
         replaying(engine, policy="urgency", urgency_target=0.2) as daemon,
-        asked(daemon, *(chat() for _ in range(3))),
+        asked(daemon, *[chat("short")] * 3),
         ControlClient(daemon.base_url) as control,
     ):
         again, last = [each.id for each in daemon.snapshot().queue]

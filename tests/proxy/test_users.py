@@ -1,6 +1,5 @@
 """A front end names its users: believed of its own key alone, and each is a client."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,8 @@ from clairvoyant_cli.http.fields import Fields
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients, user_name
-from tests.fakes.raw_http import post, raw_client
-from tests.fakes.replay_backend import Engine, tabled
-from tests.fakes.serving import replaying, until
+from tests.fakes.raw_http import chat, raw_client
+from tests.fakes.serving import occupied, secret, until
 
 FILE = """
 [clients.webui]
@@ -28,41 +26,28 @@ key = "key-of-the-desk"
 """
 
 
-def chat(key: str, *headers: str) -> bytes:
-    body = {"model": "replay", "stream": False, "messages": [{"role": "user", "content": "endless"}]}
-    return post("/v1/chat/completions", json.dumps(body).encode(), f"Authorization: Bearer {key}", *headers)
-
-
 async def test_only_the_key_that_may_names_users_and_each_has_its_own_places(tmp_path: Path) -> None:
-    file = tmp_path / "clients.toml"
-    file.write_text(FILE)
-    file.chmod(0o600)
-    engine = Engine(answer_tokens=tabled({"endless": 100_000}))
-    engine.freeze()
-    async with replaying(engine, clients=str(file)) as daemon:
+    desk, front_end = "X-Api-Key: key-of-the-desk", "X-Api-Key: key-of-the-front-end"
+    async with occupied(desk, clients=secret(tmp_path / "clients.toml", FILE)) as (daemon, _):
 
-        async def client_of(key: str, *headers: str) -> str:
+        async def client_of(*headers: str) -> str:
             async with raw_client(daemon.base_url) as asker:
                 before = {row.id for row in daemon.snapshot().queue}
-                asker.send(chat(key, *headers))
+                asker.send(chat("endless", *headers))
                 state = await until(daemon, lambda s: len(s.queue) == len(before) + 1)
             await until(daemon, lambda s: len(s.queue) == len(before))
             return next(row.client for row in state.queue if row.id not in before)
 
-        async with raw_client(daemon.base_url) as holder, raw_client(daemon.base_url) as waits:
-            holder.send(chat("key-of-the-desk"))
-            await engine.wait_until(lambda c: c.started == 1)
-            assert (
-                await client_of("key-of-the-front-end", "X-User: ann@example.org") == "webui/ann@example.org"
-            )
-            assert await client_of("key-of-the-front-end") == "webui"
-            assert await client_of("key-of-the-desk", "X-User: ann@example.org") == "desk"
+        async with raw_client(daemon.base_url) as waits:
+            assert await client_of(front_end, "X-User: ann@example.org") == "webui/ann@example.org"
+            assert await client_of(front_end) == "webui"
+            assert await client_of(desk, "X-User: ann@example.org") == "desk"
 
-            waits.send(chat("key-of-the-front-end", "X-User: ben"))
+            waits.send(chat("endless", front_end, "X-User: ben"))
             await until(daemon, lambda s: len(s.queue) == 1)
             async with raw_client(daemon.base_url) as again:
-                assert (await again.ask(chat("key-of-the-front-end", "X-User: ben"))).status == 503
-            assert await client_of("key-of-the-front-end", "X-User: cleo") == "webui/cleo"
+                assert (await again.ask(chat("endless", front_end, "X-User: ben"))).status == 503
+            assert await client_of(front_end, "X-User: cleo") == "webui/cleo"
             weights = {each.name: each.weight for each in daemon.snapshot().clients}
             assert weights == {"webui": 3, "webui/ann@example.org": 2, "webui/ben": 3, "desk": 1}
             limits = {each.name: each.max_waiting for each in daemon.snapshot().clients}

@@ -8,10 +8,11 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import ClientState, Counters, Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
+from tests.fakes.raw_http import chat
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, replaying
 from tests.tui.board import Script, busy, settled, stage, still
-from tests.tui.test_tui_living import LENGTHS, chat, watching
+from tests.tui.test_tui_living import LENGTHS, watching
 from tui.hardware.reading import Gpu, Hardware, Host
 from tui.history import POINTS, SAMPLES, History
 

@@ -4,7 +4,6 @@ What moves (ids, times, counts of tokens) is not looked at: each step waits unti
 """
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +17,7 @@ from textual.pilot import Pilot
 import tui.app
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.source import DaemonSource
-from tests.fakes.raw_http import post, raw_client
+from tests.fakes.raw_http import chat, raw_client
 from tests.fakes.replay_backend import Engine, Replay, tabled
 from tests.fakes.serving import ByFirstWord, asked, replaying, serving, until
 from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
@@ -83,11 +82,6 @@ async def watching(url: str) -> AsyncIterator[Watched]:
     app = Watching(url)
     async with app.run_test(size=SIZES[0]) as pilot:
         yield Watched(app, pilot)
-
-
-def chat(prompt: str) -> bytes:
-    body = {"model": "replay", "messages": [{"role": "user", "content": prompt}]}
-    return post("/api/chat", json.dumps(body).encode())
 
 
 async def test_the_screen_follows_a_daemon_through_what_happens_to_it() -> None:

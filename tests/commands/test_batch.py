@@ -20,7 +20,7 @@ from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import Message
-from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.scripted_upstream import Conversation, always, answer
 from tests.fakes.serving import between, until
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
@@ -224,12 +224,7 @@ async def test_a_complete_answer_that_is_none_is_an_error_without_a_pause(odd: b
 
 @pytest.mark.parametrize("more", [b', "error": null', b', "x": NaN', b', "x": "half \\ud83d"'])
 async def test_an_unusual_answer_is_a_result(more: bytes, tmp_path: Path) -> None:
-    async def script(it: Conversation) -> None:
-        while True:
-            await it.request()
-            it.send(answer(GOOD[:-1] + more + b"}"))
-
-    async with between(script) as (daemon, _):
+    async with between(always(answer(GOOD[:-1] + more + b"}"))) as (daemon, _):
         run = Run(tmp_path / "night.jsonl", daemon)
         run.path.write_text(line("a"))
         await _run(daemon, run.path, 1)
@@ -238,20 +233,14 @@ async def test_an_unusual_answer_is_a_result(more: bytes, tmp_path: Path) -> Non
 
 
 async def test_a_request_that_changed_is_sent_again_and_no_other(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    async def script(it: Conversation) -> None:
-        while True:
-            seen.append(asked_for(await it.request()))
-            it.send(answer(GOOD))
-
-    async with between(script) as (daemon, _):
+    seen: list[Message] = []
+    async with between(always(answer(GOOD), seen)) as (daemon, _):
         run = Run(tmp_path / "night.jsonl", daemon)
         run.path.write_text(line("a") + line("b"))
         await _run(daemon, run.path, 1)
         run.path.write_text(line("a") + line("b").replace('"content": "b"', '"content": "new"'))
         await _run(daemon, run.path, 1)
-    assert seen == ["a", "b", "new"]
+    assert [*map(asked_for, seen)] == ["a", "b", "new"]
     assert sorted(each["custom_id"] for each in run.kept("results")) == ["a", "b"]
     assert len(run.kept("results.old")) == 2
 

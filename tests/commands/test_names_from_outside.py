@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import pytest
 from clairvoyant_lab.report import Report, print_report
-from click.testing import CliRunner, Result
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +22,8 @@ from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.doctor.finding import broken
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.main import cli, main
+from clairvoyant_cli.main import main
+from tests.fakes.commands import run
 from tests.fakes.remembered import PROFILE, keep, traffic
 from tests.tui.board import busy
 
@@ -37,12 +37,6 @@ def printed(*what: RenderableType) -> str:
         console.print(each)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-def run(*arguments: object, stdin: bytes | None = None) -> Result:
-    result = CliRunner().invoke(cli, [str(each) for each in arguments], input=stdin, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,10 +1,30 @@
-"""Commands of the system, replaced by scripts that write down how they were called."""
+"""Our commands, run in this process; and those of the system, replaced by scripts that note their calls."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> Result:
+    """Run a command that must succeed."""
+    result = CliRunner().invoke(cli, [str(each) for each in arguments], input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(*arguments: object) -> str:
+    """Run a command that must be refused with one line; return it."""
+    result = CliRunner().invoke(cli, [str(each) for each in arguments])
+    assert isinstance(result.exception, ClairvoyantError), result.output
+    message = str(result.exception)
+    assert "\n" not in message
+    return message
 
 
 class FakeCommands:

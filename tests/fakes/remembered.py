@@ -1,8 +1,9 @@
 """Profiles and finished requests as tests want them."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 from predictor.record import LengthClass
@@ -131,6 +132,23 @@ def keep(path: Path, rows: Iterable[Finished] = (), *profiles: Profile) -> Path:
     if rows:
         record(Writer(path), rows)
     return path
+
+
+def four_at_once(run: Callable[[], object]) -> None:
+    """Have four processes do something in the same moment; all must succeed."""
+    context = get_context("fork")
+    gate = context.Barrier(4)
+
+    def one() -> None:
+        gate.wait()
+        run()
+
+    started = [context.Process(target=one) for _ in range(4)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(60)
+    assert [process.exitcode for process in started] == [0, 0, 0, 0]
 
 
 def record(writer: Writer, rows: Iterable[Finished]) -> None:

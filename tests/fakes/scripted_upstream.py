@@ -134,6 +134,9 @@ def answer(body: bytes = b"{}", *headers: str, status: str = "200 OK") -> bytes:
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
+DONE = answer()
+
+
 @asynccontextmanager
 async def answering(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]:
     """Run a server that answers each path with these pieces; 404 where there are none."""
@@ -156,6 +159,19 @@ async def answering(answers: Callable[[str], list[bytes]]) -> AsyncIterator[str]
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
         listening.close()
+
+
+def always(reply: bytes | Callable[[Message], bytes] = DONE, seen: list[Message] | None = None) -> Script:
+    """Return a script that answers each request with `reply`, or by what it asks; `seen` takes them."""
+
+    async def script(it: Conversation) -> None:
+        while True:
+            request = await it.request()
+            if seen is not None:
+                seen.append(request)
+            it.send(reply(request) if callable(reply) else reply)
+
+    return script
 
 
 async def silent(it: Conversation) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from multiprocessing import get_context
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import FrameType
 
@@ -24,7 +23,7 @@ from profiles.schema import SCHEMA_VERSION
 from profiles.states import load_state
 from profiles.store import every, samples_of
 from profiles.writer import Writer
-from tests.fakes.remembered import recorded
+from tests.fakes.remembered import four_at_once, recorded
 
 MADE = sorted((Path(__file__).parent / "databases").glob("*.sql"))
 PROMPTS_FROM, COMPARED_FROM = 13, 12  # the schemas since which bodies are recorded, and gains
@@ -98,21 +97,9 @@ def test_what_an_earlier_version_stored_is_there(
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
-def open_when_all_are_there(path: Path, gate: Barrier) -> None:
-    gate.wait()
-    open_database(path).close()
-
-
 @pytest.mark.posix
 def test_one_of_several_processes_converts(old: Path) -> None:
-    context = get_context("fork")
-    gate = context.Barrier(4)
-    started = [context.Process(target=open_when_all_are_there, args=(old, gate)) for _ in range(4)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
-    assert [process.exitcode for process in started] == [0, 0, 0, 0]
+    four_at_once(lambda: open_database(old).close())
     assert version_of(old) == SCHEMA_VERSION
     assert version_of(old.with_name("c.db.13")) == 13
 

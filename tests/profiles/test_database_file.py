@@ -11,8 +11,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from multiprocessing import get_context
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,7 @@ from profiles.database import (
 from profiles.schema import SCHEMA_VERSION, product
 from profiles.store import every, remove, save
 from profiles.writer import Writer
-from tests.fakes.remembered import FINISHED, PROFILE, keep, recorded
+from tests.fakes.remembered import FINISHED, PROFILE, four_at_once, keep, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -309,25 +307,11 @@ def test_a_failed_write_rolls_back(tmp_path: Path) -> None:
         assert every(connection) == []
 
 
-def save_when_all_are_there(path: Path, gate: Barrier) -> None:
-    """What one of several processes does that meet a new file in the same moment."""
-    gate.wait()
-    with writing(path) as connection:
-        save(connection, PROFILE)
-
-
 @pytest.mark.posix
 @pytest.mark.parametrize("attempt", range(10))
 def test_concurrent_processes_create_one_database(tmp_path: Path, attempt: int) -> None:
     path = tmp_path / "c.db"
-    context = get_context("fork")
-    gate = context.Barrier(4)
-    started = [context.Process(target=save_when_all_are_there, args=(path, gate)) for _ in range(4)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
-    assert [process.exitcode for process in started] == [0, 0, 0, 0]
+    four_at_once(lambda: keep(path, (), PROFILE))
     with reading(path) as connection:
         assert len({kept.profile.name for kept in every(connection)}) == 4
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"

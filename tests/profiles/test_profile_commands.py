@@ -7,33 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
-from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from profiles.records import Continuation
 from profiles.writer import Writer
+from tests.fakes.commands import refused, run
 from tests.fakes.remembered import FINISHED, PROFILE, START, keep, record, recorded, traffic
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
     return keep(tmp_path / "c.db", traffic(300), PROFILE)
-
-
-def run(*arguments: object) -> Result:
-    result = CliRunner().invoke(cli, [str(each) for each in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refused(*arguments: object) -> str:
-    """Run a command that must be refused with one line; return it."""
-    result = CliRunner().invoke(cli, [str(each) for each in arguments])
-    assert isinstance(result.exception, ClairvoyantError), result.output
-    message = str(result.exception)
-    assert "\n" not in message
-    return message
 
 
 def test_a_profile_is_listed_and_shown(db: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from clairvoyant_cli.proxy.composition import Daemon
 from predictor.record import Prediction, Predictor
 from tests.fakes.raw_http import get, post, raw_client, read_head
-from tests.fakes.scripted_upstream import Conversation, Script, answer
+from tests.fakes.scripted_upstream import Conversation, Script, always, answer
 from tests.fakes.serving import between, until
 
 CHAT = post("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "river"}]}')
@@ -132,26 +132,14 @@ async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
 
 async def test_bytes_after_an_answer_never_reach_the_next_client() -> None:
     """A connection that says more than it was asked is not used again."""
-
-    async def script(it: Conversation) -> None:
-        while True:
-            request = await it.request()
-            it.send(answer(request.target), answer(b"stray"))
-
-    async with between(script) as (_, client):
+    async with between(always(lambda request: answer(request.target) + answer(b"stray"))) as (_, client):
         bodies = [(await client.ask(get(f"/{number}"))).body for number in range(10)]
     assert bodies == [b"/%d" % number for number in range(10)]
 
 
 async def test_a_body_after_the_answer_to_head_is_dropped() -> None:
     """Some servers send one; on a connection used again it would be taken for the next answer."""
-
-    async def script(it: Conversation) -> None:
-        while True:
-            request = await it.request()
-            it.send(answer(request.target))
-
-    async with between(script) as (_, client):
+    async with between(always(lambda request: answer(request.target))) as (_, client):
         for number in range(5):
             head = await client.ask(get(f"/{number}", method="HEAD"))
             assert head.body == b""

@@ -22,7 +22,7 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.llamacpp_server import LlamaServer, llama_server
 from tests.fakes.raw_http import RawClient, get, post, raw_client
 from tests.fakes.replay_backend import Engine, Outcome, Replay, tabled
-from tests.fakes.scripted_upstream import Conversation, answer, answering, scripted
+from tests.fakes.scripted_upstream import Conversation, always, answer, answering, scripted
 from tests.fakes.serving import ByFirstWord, replaying, serving, until
 
 # -- on a real llama.cpp server ----------------------------------------------------------------------
@@ -335,12 +335,7 @@ async def test_leaving_with_the_last_byte_spares_the_connection(
         end(relay, trailers)
         task.cancel()
 
-    async def script(it: Conversation) -> None:
-        while True:
-            await it.request()
-            it.send(answer(b'{"done": true}'))
-
-    async with scripted(script) as upstream, serving(upstream.base_url) as daemon:
+    async with scripted(always(answer(b'{"done": true}'))) as upstream, serving(upstream.base_url) as daemon:
         with monkeypatch.context() as leaving:
             leaving.setattr(Relay, "end", end_and_leave)
             async with raw_client(daemon.base_url) as client:

@@ -25,7 +25,7 @@ from clairvoyant_cli.state.snapshot import ClientState, Snapshot
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.raw_http import Message, RawClient, get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
-from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.scripted_upstream import Conversation, always, answer
 from tests.fakes.serving import ByFirstWord, between, occupied, replaying, secret, serving, until
 
 EVIL = "Origin: https://evil.example"
@@ -55,12 +55,7 @@ async def heard_by(
     """Yield a daemon before an upstream that answers everything, and a client; `seen` takes what it hears."""
     seen = [] if seen is None else seen
 
-    async def script(it: Conversation) -> None:
-        while True:
-            seen.append(await it.request())
-            it.send(answer())
-
-    async with between(script, **settings) as (daemon, client):
+    async with between(always(seen=seen), **settings) as (daemon, client):
         yield daemon, client
 
 

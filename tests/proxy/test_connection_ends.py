@@ -15,7 +15,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from predictor.record import Prediction, PromptView
 from predictor.semantic.opinion import EncoderEstimate
 from tests.fakes.raw_http import RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted, silent
+from tests.fakes.scripted_upstream import Conversation, always, answer, scripted, silent
 from tests.fakes.serving import ByFirstWord, between, serving, until
 
 CHAT = "/v1/chat/completions"
@@ -28,12 +28,6 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after connections often, so that no test waits for it."""
     monkeypatch.setattr(patience, "TICK_S", 0.01)
     monkeypatch.setattr(listener, "LINGER_S", 0.1)
-
-
-async def answering(it: Conversation) -> None:
-    while True:
-        await it.request()
-        it.send(answer())
 
 
 def reset(client: RawClient) -> None:
@@ -58,7 +52,7 @@ async def emptied(daemon: Daemon) -> None:
 @pytest.mark.parametrize("path", ["/x", CHAT])
 async def test_a_body_that_cannot_be_read_is_refused_also_if_it_comes_with_its_head(path: str) -> None:
     raw = CHUNKED % path.encode() + b"%x\r\n" % 100_000 + bytes(100_000) + b"\r\n" + NO_CHUNK
-    async with scripted(answering) as upstream, serving(upstream.base_url) as daemon:
+    async with scripted(always()) as upstream, serving(upstream.base_url) as daemon:
         for before in (b"", get("/first")):
             async with raw_client(daemon.base_url) as client:
                 client.send(before + raw)
@@ -100,7 +94,7 @@ async def test_a_body_of_tiny_chunks_is_a_body(path: str, count: int) -> None:
 async def test_bodies_in_crumbs_that_come_at_once_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**9))
     monkeypatch.setattr(limits, "perf_counter", lambda: next(clock) * limits.TURN_S)
-    async with scripted(answering) as upstream, serving(upstream.base_url) as daemon:
+    async with scripted(always()) as upstream, serving(upstream.base_url) as daemon:
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(_crumbs(daemon)) for _ in range(8)]
         assert [each.result() for each in asked] == [200] * 8
@@ -124,7 +118,7 @@ async def test_the_answers_of_a_crowd_are_predicted_in_turns(monkeypatch: pytest
             return super().predict(view)
 
     async with (
-        scripted(answering) as upstream,
+        scripted(always()) as upstream,
         serving(upstream.base_url, Predicting(), slots=1) as daemon,
         AsyncExitStack() as stack,
     ):
@@ -211,7 +205,7 @@ async def test_nothing_is_done_behind_an_answer_that_was_cut() -> None:
 async def test_an_upload_that_goes_on_behind_a_refusal_is_of_no_interest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with between(answering) as (daemon, client):
+    async with between(always()) as (daemon, client):
         head = CHUNKED.replace(b"Host: tests", b"Host: tests\r\nOrigin: https://evil.example") % CHAT.encode()
         client.send(head, b"1\r\n \r\n" * 3 * CHUNKS_AT_ONCE, NO_CHUNK)
         assert (await client.response()).status == 403

@@ -16,7 +16,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.state.snapshot import EngineState
 from tests.fakes.raw_http import Message, get, post, raw_client, read_message
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, always, answer, scripted
 from tests.fakes.serving import secret, serving, until
 
 CHAT = "/v1/chat/completions"
@@ -346,19 +346,10 @@ DEPTHS = {
 async def test_a_routers_queue_is_read_where_it_tells_its_metrics_without_the_api_key(
     kind: str, told: bytes, tmp_path: Path
 ) -> None:
-    key, asked = tmp_path / "key", []
-    key.write_text("secret")
-    key.chmod(0o600)
-
-    async def script(conversation: Conversation) -> None:
-        while True:
-            message = await conversation.request()
-            asked.append(message)
-            conversation.send(answer(told))
-
-    async with scripted(Engine().script) as upstream, scripted(script) as metrics:
+    key, asked = secret(tmp_path / "key", "secret"), list[Message]()
+    async with scripted(Engine().script) as upstream, scripted(always(answer(told), asked)) as metrics:
         server = BackendConfig(
-            "router", upstream.base_url, kind, key_file=str(key), metrics_url=metrics.base_url + "/metrics"
+            "router", upstream.base_url, kind, key_file=key, metrics_url=metrics.base_url + "/metrics"
         )
         async with serving(None, backends=(server,), annotate="on") as daemon:
             state = await until(daemon, lambda state: state.backends[0].engine is not None)
@@ -387,12 +378,8 @@ async def test_a_refusal_of_the_router_is_told_apart_from_its_workers(
     caplog.set_level("INFO", "clairvoyant")
     head = [f"{header}: queue-full", *given]
 
-    async def full(conversation: Conversation) -> None:
-        while True:
-            await conversation.request()
-            conversation.send(answer(b"later", *head, status="429 Too Many Requests"))
-
-    async with scripted(full) as upstream:
+    full = answer(b"later", *head, status="429 Too Many Requests")
+    async with scripted(always(full)) as upstream:
         backend = BackendConfig("router", upstream.base_url, kind)
         async with serving(None, backends=(backend,)) as daemon, raw_client(daemon.base_url) as client:
             refused = await client.ask(post(CHAT, chat("0.1 a word")))

@@ -13,7 +13,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import Header, Message, get, post, raw_client, read_head, read_message
 from tests.fakes.replay_backend import Engine, Replay, tabled
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, always, answer, scripted
 from tests.fakes.serving import between, serving
 from tests.fakes.wiretap import wiretap
 
@@ -189,13 +189,8 @@ async def seen_upstream(*raws: bytes, reply: bytes | None = None) -> tuple[list[
     """Send requests through the proxy on one connection; return what the upstream saw, and the answers."""
     seen: list[Message] = []
 
-    async def script(it: Conversation) -> None:
-        while True:
-            seen.append(await it.request())
-            it.send(reply or answer())
-
     async with (
-        scripted(script) as upstream,
+        scripted(always(reply or answer(), seen)) as upstream,
         serving(upstream.base_url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
@@ -485,13 +480,8 @@ async def test_a_websocket_passes_both_ways() -> None:
 async def test_an_agent_that_offers_a_websocket_for_responses_learns_that_there_is_none(
     path: str, status: int, sent: int
 ) -> None:
-    async def script(it: Conversation) -> None:
-        while True:
-            await it.request()
-            it.send(answer(b"none", status=f"{status} Said"))
-
     offer = get(path, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: abc")
-    async with between(script) as (_, client):
+    async with between(always(answer(b"none", status=f"{status} Said"))) as (_, client):
         got = await client.ask(offer)
         assert (got.status, got.body) == (status if path == "/other" else sent, b"none")
         assert (await client.ask(get("/v1/responses"))).status == status  # no offer: as the server answers

@@ -11,15 +11,9 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import listening_socket
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import always, scripted
 from tests.fakes.serving import serving, until
 from tests.proxy.test_outage import Server, asks
-
-
-async def answering(it: Conversation) -> None:
-    while True:
-        await it.request()
-        it.send(answer())
 
 
 def test_addresses_are_separated_by_commas() -> None:
@@ -41,7 +35,7 @@ def test_each_address_beyond_loopback_needs_keys() -> None:
 async def test_clients_are_served_at_every_address() -> None:
     other = free_port()
     listen = f"127.0.0.1:0,127.0.0.1:{other}"
-    async with scripted(answering) as upstream, serving(upstream.base_url, listen=listen) as daemon:
+    async with scripted(always()) as upstream, serving(upstream.base_url, listen=listen) as daemon:
         for url in (daemon.base_url, f"http://127.0.0.1:{other}"):
             async with raw_client(url) as client:
                 client.send(asks("river"))
@@ -101,7 +95,7 @@ async def test_an_address_that_disappears_while_it_is_in_use_is_taken_later(
 
     monkeypatch.setattr(listening_socket, "listen_if_free", sometimes)
     listens = f"127.0.0.1:0,127.0.0.1:{other}"
-    async with scripted(answering) as upstream, serving(upstream.base_url, listen=listens) as daemon:
+    async with scripted(always()) as upstream, serving(upstream.base_url, listen=listens) as daemon:
         await until(daemon, lambda s: any("listening on" in each.text for each in s.log))
         async with raw_client(f"http://127.0.0.1:{other}") as client:
             client.send(asks("river"))

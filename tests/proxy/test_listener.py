@@ -9,16 +9,10 @@ import pytest
 from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.http.framing import HEAD_LIMIT_BYTES
 from tests.fakes.raw_http import get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, always, answer, scripted
 from tests.fakes.serving import between, serving, until
 
 CHAT = post("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user", "content": "river"}]}')
-
-
-async def answering(it: Conversation) -> None:
-    while True:
-        await it.request()
-        it.send(answer())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +31,7 @@ async def answering(it: Conversation) -> None:
 )
 async def test_what_is_no_request_is_refused_and_nothing_reaches_the_backend(raw: bytes) -> None:
     async with (
-        scripted(answering) as upstream,
+        scripted(always()) as upstream,
         serving(upstream.base_url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
@@ -49,7 +43,7 @@ async def test_what_is_no_request_is_refused_and_nothing_reaches_the_backend(raw
 
 
 async def test_a_head_without_end_is_refused() -> None:
-    async with scripted(answering) as upstream, serving(upstream.base_url) as daemon:
+    async with scripted(always()) as upstream, serving(upstream.base_url) as daemon:
         for endless in (b"X-Many: river\r\n", b"x"):
             async with raw_client(daemon.base_url) as client:
                 client.send(b"GET / HTTP/1.1\r\nHost: t\r\nX-Long: ", b"y\r\n" if endless != b"x" else b"")
@@ -59,7 +53,7 @@ async def test_a_head_without_end_is_refused() -> None:
 
 
 async def test_a_long_connection_is_no_long_head() -> None:
-    async with between(answering) as (_, client):
+    async with between(always()) as (_, client):
         for _ in range(3):
             got = await client.ask(post("/upload", bytes(HEAD_LIMIT_BYTES // 2)))
             assert got.status == 200
@@ -79,7 +73,7 @@ async def test_a_client_that_asks_and_ends_its_side_gives_a_scheduled_request_up
 
 
 async def test_a_client_that_asks_and_ends_its_side_gets_any_other_answer() -> None:
-    async with between(answering) as (_, client):
+    async with between(always()) as (_, client):
         client.send(get("/plain"))
         client.writer.write_eof()
         assert (await client.response()).status == 200

@@ -12,7 +12,7 @@ from clairvoyant_cli.http import upstream as upstream_module
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import RawClient, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
+from tests.fakes.scripted_upstream import Conversation, always, answer, scripted
 from tests.fakes.serving import asked, between, serving, until
 
 DONE = b'{"usage": {"completion_tokens": 3}}'
@@ -224,12 +224,8 @@ async def test_not_yet_is_heard_by_us_alone_and_the_request_is_sent_again(says: 
 
 
 async def test_another_503_is_the_backends_own_word() -> None:
-    async def script(it: Conversation) -> None:
-        while True:
-            await it.request()
-            it.send(answer(b'{"error": "overloaded"}', status="503 Service Unavailable"))
-
-    async with between(script, slots=1) as (daemon, client):
+    overloaded = answer(b'{"error": "overloaded"}', status="503 Service Unavailable")
+    async with between(always(overloaded), slots=1) as (daemon, client):
         got = await client.ask(asks("one"))
         assert (got.status, got.body) == (503, b'{"error": "overloaded"}')
         assert daemon.snapshot().backends[0].state != "loading"

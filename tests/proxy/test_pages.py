@@ -11,8 +11,8 @@ from clairvoyant_cli.http.heads import RequestHead, ResponseHead
 from clairvoyant_cli.proxy.access.page_fields import MOST_ORIGINS, PageFields
 from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, get, post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer, scripted
-from tests.fakes.serving import between, serving
+from tests.fakes.scripted_upstream import always, answer, scripted, silent
+from tests.fakes.serving import between, secret, serving
 
 PAGE = "Origin: http://localhost:3000"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode()
@@ -62,27 +62,16 @@ def test_origins_are_bounded() -> None:
 
 async def test_a_page_can_read_an_early_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.02)
-
-    async def slow(talk: Conversation) -> None:
-        await talk.request()
-        await talk.left()
-
-    async with between(slow, keep_alive="0.01") as (_, client):
+    async with between(silent, keep_alive="0.01") as (_, client):
         client.send(post("/v1/chat/completions", CHAT, PAGE))
         early = await client.receive(b"\r\n\r\n")
     assert b"\r\nAccess-Control-Allow-Origin: http://localhost:3000\r\nVary: Origin\r\n" in early
     assert b"\r\nX-Accel-Buffering: no\r\n" in early
 
 
-async def served(talk: Conversation) -> None:
-    while True:
-        await talk.request()
-        talk.send(OK)
-
-
 async def test_a_page_reads_its_refusal_and_the_log_names_the_flag(caplog: pytest.LogCaptureFixture) -> None:
     evil = "Origin: http://evil.example"
-    async with between(served) as (_, client):
+    async with between(always(OK)) as (_, client):
         with caplog.at_level(logging.WARNING, "clairvoyant"):
             preflight = await client.ask(get("/v1/chat/completions", evil, *PREFLIGHT, method="OPTIONS"))
             refused = [await client.ask(post("/v1/chat/completions", CHAT, evil)) for _ in range(2)]
@@ -96,19 +85,11 @@ async def test_a_page_reads_its_refusal_and_the_log_names_the_flag(caplog: pytes
 
 
 async def test_a_preflight_needs_no_key_and_is_given_none_of_ours(tmp_path: Path) -> None:
-    keys, own = tmp_path / "keys", tmp_path / "own"
-    for file, text in ((keys, "ann: key-of-ann"), (own, "secret-of-the-server")):
-        file.write_text(text)
-        file.chmod(0o600)
+    keys = secret(tmp_path / "keys", "ann: key-of-ann")
+    own = secret(tmp_path / "own", "secret-of-the-server")
     seen = list[Message]()
-
-    async def note(talk: Conversation) -> None:
-        while True:
-            seen.append(await talk.request())
-            talk.send(OK)
-
     page = "Origin: https://chat.example"
-    async with between(note, api_key_file=str(keys), backend_key_file=str(own)) as (_, client):
+    async with between(always(OK, seen), api_key_file=keys, backend_key_file=own) as (_, client):
         preflight = await client.ask(get("/v1/models", page, *PREFLIGHT, method="OPTIONS"))
         other = await client.ask(get("/v1/models", page, method="OPTIONS"))
         refused = await client.ask(post("/v1/chat/completions", CHAT, page))
@@ -135,14 +116,12 @@ async def test_a_preflight_needs_no_key_and_is_given_none_of_ours(tmp_path: Path
 )
 async def test_a_redirect_does_not_lead_past_the_proxy(location: str, here: str) -> None:
     to = ""
-    targets = list[bytes]()
+    seen = list[Message]()
 
-    async def redirect(talk: Conversation) -> None:
-        while True:
-            targets.append((await talk.request()).target)
-            talk.send(answer(b"", f"Location: {to}", status="307 Temporary Redirect"))
+    def moved(request: Message) -> bytes:
+        return answer(b"", f"Location: {to}", status="307 Temporary Redirect")
 
-    async with scripted(redirect) as up, serving(f"{up.base_url}/llm/v1") as daemon:
+    async with scripted(always(moved, seen)) as up, serving(f"{up.base_url}/llm/v1") as daemon:
         host = up.base_url.removeprefix("http://")
         names = {"host": host, "port": host.rpartition(":")[2]}
         to = location.format(**names)
@@ -150,4 +129,6 @@ async def test_a_redirect_does_not_lead_past_the_proxy(location: str, here: str)
             got = await client.ask(get("/files/1"))
             await client.ask(get("/llm/files/1"))
     assert got.value("location") == here.format(**names).encode()
-    assert [each for each in targets if each.endswith(b"/files/1")] == [b"/llm/files/1"] * 2
+    assert [each for each in (request.target for request in seen) if each.endswith(b"/files/1")] == [
+        b"/llm/files/1"
+    ] * 2

@@ -11,7 +11,7 @@ from clairvoyant_cli.proxy.observing.metrics import MAX_HISTOGRAM_SETS, MAX_MODE
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.scripted_upstream import Conversation, answer
+from tests.fakes.scripted_upstream import always, answer
 from tests.fakes.serving import between, serving, until
 
 
@@ -65,12 +65,7 @@ async def test_statuses_that_a_backend_makes_up_are_counted_together() -> None:
 
     to_send = iter(sent)
 
-    async def script(it: Conversation) -> None:
-        while True:
-            await it.request()
-            it.send(answer(status=f"{next(to_send)} X"))
-
-    async with between(script) as (daemon, client):
+    async with between(always(lambda _: answer(status=f"{next(to_send)} X"))) as (daemon, client):
         for status in sent:
             got = await client.ask(post("/v1/chat/completions", b"{}"))
             assert got.status == status, "what is forwarded is forwarded as it came"

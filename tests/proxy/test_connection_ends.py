@@ -27,6 +27,7 @@ NO_CHUNK = b"zz\r\n"
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after connections often, so that no test waits for it."""
     monkeypatch.setattr(patience, "TICK_S", 0.01)
+    monkeypatch.setattr("clairvoyant_cli.proxy.daemon.TICK_S", 0.01)
     monkeypatch.setattr(listener, "LINGER_S", 0.1)
 
 

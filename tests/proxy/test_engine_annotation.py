@@ -430,7 +430,8 @@ async def test_an_engine_that_another_replaced_gets_the_order_in_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Dynamo refuses a body with vLLM's field, and on port 8000 it takes the place of vLLM."""
-    monkeypatch.setattr("clairvoyant_cli.proxy.servers.lifecycle.DOWN_EVERY_S", 0.01)
+    for pause in ("UP_EVERY_S", "DOWN_EVERY_S"):
+        monkeypatch.setattr(f"clairvoyant_cli.proxy.servers.lifecycle.{pause}", 0.01)
     there, asked = VLLM, list[Message]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -49,10 +49,13 @@ def seen(
 
 
 def check_calm(policy: str, slots: int, seed: int) -> None:
+    check_saving(seen(policy, seed, slots=slots))
+
+
+def check_saving(schedule: Watched) -> None:
     """The published saving is that of the clients' times and the server's journal."""
-    schedule = seen(policy, seed, slots=slots)
     gain = schedule.gain
-    assert gain.answers_today == REQUESTS
+    assert gain.answers_today == len(schedule.visitors)
     assert gain.estimated_today == 0
     assert gain.saved_today_s == pytest.approx(schedule.saved_s(), abs=0.05)
 
@@ -68,7 +71,7 @@ def check_trouble(policy: str, servers: int, slots: int, seed: int) -> None:
             assert all(abs(ours - other) < 1e-3 for ours, other in filter(None, look.gain.minutes))
 
 
-@pytest.mark.parametrize(("policy", "slots"), WITHOUT_TROUBLE)
+@pytest.mark.parametrize(("policy", "slots"), WITHOUT_TROUBLE[1:])  # the first is one of those below
 def test_the_saving_is_that_of_the_clients_times(policy: str, slots: int) -> None:
     check_calm(policy, slots, seed=1)
 
@@ -87,6 +90,7 @@ def test_verdict_headline_and_ranks_hold_at_each_moment(requests: int, load: dic
     """The sentence is checked beside each look: nothing is well while a request is past tau."""
     schedule = seen("boost", 1, requests, **load)
     if "lost" not in load:
+        check_saving(schedule)
         for at_s, look in zip(schedule.looked_s, schedule.looks, strict=True):
             saved_s = look.gain.saved_today_s
             if look.gain.estimated_today <= 0.1 * look.gain.answers_today and abs(saved_s) > 1.0:

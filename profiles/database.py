@@ -7,6 +7,7 @@ open read-only. One of an earlier version is converted by whoever opens it first
 Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 """
 
+import filecmp
 import logging
 import os
 import re
@@ -115,8 +116,8 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
     """Open the database for writing; create its tables in an empty one. Any thread may use the connection,
     one at a time.
 
-    A file of an earlier version is copied to NAME.SCHEMA and converted in one transaction: it has the old
-    schema or the new one, whatever stops this. Raises ProfilesError for a file of another application or a
+    A file of an earlier version is copied (`_copy`) and converted in one transaction: it has the old schema
+    or the new one, whatever stops this. Raises ProfilesError for a file of another application or a
     later version, or an unwritable path, and for a missing file if not `create`; DamagedError for a damaged
     file.
     """
@@ -136,7 +137,13 @@ def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an existing database for reading, during the block; SQLite errors in it become ProfilesError."""
     with _found(path, create=False):
-        connection = _connect(path, "ro")
+        try:
+            connection = _connect(path, "ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            open_database(path, create=False).close()  # takes back what a killed process has not finished
+            connection = _connect(path, "ro")
         with _closed_on_error(connection):
             version = _version(connection, path)
             if version == 0:
@@ -295,15 +302,13 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _written_later(connection: sqlite3.Connection, path: Path, version: int) -> str:
-    writer = "a later version of clairvoyant"
+    writer, back = "a later version of clairvoyant", "another file with --db"
     with suppress(sqlite3.Error):
-        for (product_then,) in connection.execute(
-            "SELECT product FROM versions ORDER BY schema DESC LIMIT 1"
-        ):
-            writer = f"clairvoyant {product_then}"
-    copies = [copy_of(path, each) for each in range(SCHEMA_VERSION, OLDEST_VERSION - 1, -1)]
-    copy = next((each for each in copies if each.exists()), None)
-    back = f"the copy from before the upgrade, with --db {copy}" if copy else "another file with --db"
+        last = "SELECT product, copy FROM versions ORDER BY schema DESC LIMIT 1"
+        for product_then, name in connection.execute(last):
+            writer, copy = f"clairvoyant {product_then}", _beside(path, name)
+            if name and copy.exists():
+                back = f"the copy from before the upgrade, with --db {copy}"
     return (
         f"{path} was written by {writer} (schema {version}), and this is {product()} (schema "
         f"{SCHEMA_VERSION}); install that version again, or choose {back}"
@@ -325,7 +330,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path, before: int) -
             create_tables(connection)
         elif before != SCHEMA_VERSION:
             copy = _copy(path, before)
-            convert_tables(connection, before)
+            convert_tables(connection, before, copy.name)
     except BaseException as error:
         connection.rollback()
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # a table or column is missing
@@ -338,14 +343,14 @@ def _bring_up_to_date(connection: sqlite3.Connection, path: Path, before: int) -
         log.info(text, path, before, SCHEMA_VERSION, copy)
 
 
-def copy_of(path: Path, version: int) -> Path:
-    """Return where a database of a schema is copied before it is converted."""
-    return Path(f"{path.resolve()}.{version}")
+def _beside(path: Path, name: str) -> Path:
+    return path.resolve().with_name(Path(name).name or "none")
 
 
 def _copy(path: Path, version: int) -> Path:
-    """Copy the database as it is to NAME.VERSION and return that path; a part is never left under it."""
-    copy, part = copy_of(path, version), Path(f"{copy_of(path, version)}.part")
+    """Copy the database as it is, and return where: never over a file with other content."""
+    copy, number = _beside(path, f"{path.resolve().name}.{version}"), 0
+    part = Path(f"{copy}.part")
     part.unlink(missing_ok=True)  # of a process that was killed: others wait for the caller's lock
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -355,6 +360,9 @@ def _copy(path: Path, version: int) -> Path:
             source.backup(target)
         with part.open("rb+") as file:
             os.fsync(file.fileno())
+        while os.path.lexists(copy) and not (copy.is_file() and filecmp.cmp(part, copy, shallow=False)):
+            number += 1
+            copy = _beside(path, f"{path.resolve().name}.{version}-{number}")
         part.replace(copy)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -362,17 +370,20 @@ def _copy(path: Path, version: int) -> Path:
     return copy
 
 
-def remove_copy(connection: sqlite3.Connection, path: Path, *, kept_s: float = COPY_KEPT_S) -> None:
+def remove_copy(connection: sqlite3.Connection, path: Path, *, kept_s: float = COPY_KEPT_S) -> Path | None:
     """Overwrite and remove the copy from before the last conversion, if that was `kept_s` ago. A copy that
-    was written to since is somebody's database.
+    was written to since is somebody's database: return it.
     """
-    sound = "typeof(converted_from) = 'integer' AND typeof(at) = 'real'"
-    last = f"SELECT converted_from, at FROM versions WHERE {sound} ORDER BY schema DESC LIMIT 1"  # noqa: S608
-    for before, converted_at in connection.execute(last).fetchall():
-        copy = copy_of(path, before)
-        is_due = copy.is_file() and converted_at <= time.time() - kept_s
-        if is_due and copy.stat().st_mtime <= converted_at and not Path(f"{copy}-wal").exists():
-            overwrite(copy)
+    sound = "typeof(copy) = 'text' AND copy != '' AND typeof(at) = 'real'"
+    last = f"SELECT copy, at FROM versions WHERE {sound} ORDER BY schema DESC LIMIT 1"  # noqa: S608
+    for name, converted_at in connection.execute(last).fetchall():
+        copy = _beside(path, name)
+        if converted_at > time.time() - kept_s or not copy.is_file() or not _may_be_ours(copy):
+            continue
+        if copy.stat().st_mtime > converted_at or Path(f"{copy}-wal").exists():
+            return copy
+        overwrite(copy)
+    return None
 
 
 def overwrite(path: Path) -> None:

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,11 +208,14 @@ def recorded_requests(connection: sqlite3.Connection, characters: int) -> list[F
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """The number of erased requests, and their first and last recorded time, epoch seconds."""
+    """The number of erased requests, and their first and last recorded time, epoch seconds; a `copy` that has
+    some yet.
+    """
 
     requests: int
     first_at: float = 0.0
     last_at: float = 0.0
+    copy: Path | None = None
 
 
 def forget(path: Path, span: Span, *, states: bool) -> Erased:
@@ -221,17 +224,17 @@ def forget(path: Path, span: Span, *, states: bool) -> Erased:
     Nothing of it remains in the file or its log: deleted data is overwritten, the file rebuilt and the log
     emptied. ProfilesError if another process prevents that. A running daemon does not write it again.
     Damaged databases that were set aside are removed with all requests; a span cannot be erased in them. The
-    copy from before a conversion is removed with any.
+    copy from before a conversion is removed with any, unless it was used since.
     """
     with closing(open_database(path, create=False)) as connection, explained(path):
         if span == Span():
             for aside in set_aside_files(path):
                 overwrite(aside)
-        remove_copy(connection, path, kept_s=0.0)
+        copy = remove_copy(connection, path, kept_s=0.0)
         erased = _erase(connection, span, states)
         connection.execute("VACUUM")
         _empty_log(connection, path)
-    return erased
+    return replace(erased, copy=copy)
 
 
 def _erase(connection: sqlite3.Connection, span: Span, states: bool) -> Erased:

@@ -1,12 +1,14 @@
 """Copies what can be read of a damaged database, of any version, into a new one."""
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 TABLES = ("profiles", "samples", "salt", "states", "history")
+MOST_MISSED = 100_000  # numbers without a row, one after the other
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -33,11 +35,27 @@ def _copy(connection: sqlite3.Connection, source: sqlite3.Connection, table: str
     if names:
         columns, marks = ", ".join(names), ", ".join("?" * len(names))
         how = "REPLACE" if table == "salt" else "IGNORE"  # the new salt is nobody's
-        connection.executemany(
-            f"INSERT OR {how} INTO {table} ({columns}) VALUES ({marks})",  # noqa: S608 - names of our own
-            _rows(source, f"SELECT {columns} FROM {table}"),  # noqa: S608
-        )
+        insert = f"INSERT OR {how} INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608 - names of our own
+        query = f"SELECT {columns} FROM {table}"  # noqa: S608
+        connection.executemany(insert, _rows(source, query))
+        if "id" in names:
+            connection.executemany(insert, _by_number(source, table, query))
     return connection.total_changes - before
+
+
+def _by_number(source: sqlite3.Connection, table: str, query: str) -> Iterator[tuple[Any, ...]]:
+    """Yield each row that can be found by its number, beyond pages that cannot be read."""
+    ends = f"SELECT id FROM {table} ORDER BY id "  # noqa: S608
+    first, last = (
+        next((row[0] for row in _rows(source, f"{ends}{way} LIMIT 1")), None) for way in ("ASC", "DESC")
+    )
+    missed = 0
+    for number in range(first or 1, sys.maxsize) if last is None else range(last, (first or 1) - 1, -1):
+        found = [*_rows(source, f"{query} WHERE id = {number}")]
+        yield from found
+        missed = 0 if found else missed + 1
+        if missed > MOST_MISSED:
+            break
 
 
 def _rows(connection: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:

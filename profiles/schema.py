@@ -42,9 +42,10 @@ UNFINISHED = (
 )
 VERSIONS = (
     "CREATE TABLE versions (schema INTEGER PRIMARY KEY, product TEXT NOT NULL, at REAL NOT NULL, "
-    "converted_from INTEGER NOT NULL)"
+    "converted_from INTEGER NOT NULL, copy TEXT NOT NULL)"
 )
-"""The version of Clairvoyant that wrote each schema of the file first, when, and from which schema, or 0."""
+"""The version of Clairvoyant that wrote each schema of the file first, when, from which schema, or 0, and the
+name of the copy from before that."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -83,12 +84,12 @@ def _utils(connection: sqlite3.Connection) -> "Database":
     return Database(connection, execute_plugins=False)
 
 
-def convert_tables(connection: sqlite3.Connection, before: int) -> None:
-    """Take the steps from an earlier version, within the caller's transaction."""
+def convert_tables(connection: sqlite3.Connection, before: int, copy: str) -> None:
+    """Take the steps from an earlier version, of which there is a `copy`, in the caller's transaction."""
     for schema, step in STEPS.items():
         if schema > before:
             step(connection)
-    _note_version(connection, before)
+    _note_version(connection, before, copy)
 
 
 def _to_14(connection: sqlite3.Connection) -> None:
@@ -133,7 +134,7 @@ def product() -> str:
     return "(unknown version)"
 
 
-def _note_version(connection: sqlite3.Connection, before: int) -> None:
-    values = SCHEMA_VERSION, product(), time.time(), before
-    connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", values)
+def _note_version(connection: sqlite3.Connection, before: int, copy: str = "") -> None:
+    values = SCHEMA_VERSION, product(), time.time(), before, copy
+    connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?, ?)", values)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

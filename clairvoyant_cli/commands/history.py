@@ -153,6 +153,9 @@ def _forget(path: Path, span: Span, given: Mapping[str, Any]) -> None:
     ends = (date(at) for at in (erased.first_at, erased.last_at))
     finished = f", finished {' to '.join(dict.fromkeys(ends))}" if erased.requests else ""
     say(f"{plural(erased.requests, 'request')} erased{finished}", err=True)
+    if erased.copy is not None:
+        news = "it was used after the upgrade; remove it, or erase there with --db"
+        say(f"not erased: requests in {erased.copy}: {news}", err=True)
     if left := set_aside_files(path):
         names = ", ".join(map(str, left))
         say(f"not erased: requests in damaged databases, which --all removes: {names}", err=True)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
@@ -17,13 +18,13 @@ from types import FrameType
 import pytest
 
 from clairvoyant_cli.proxy.learning.tau_learning import learned_of
-from profiles.database import COPY_KEPT_S, ProfilesError, copy_of, open_database, reading
+from profiles.database import COPY_KEPT_S, ProfilesError, open_database, reading
 from profiles.history import Span, forget, newest
 from profiles.schema import SCHEMA_VERSION
 from profiles.states import load_state
 from profiles.store import every, samples_of
 from profiles.writer import Writer
-from tests.fakes.remembered import four_at_once, recorded
+from tests.fakes.remembered import FINISHED, four_at_once, recorded
 
 MADE = sorted((Path(__file__).parent / "databases").glob("*.sql"))
 PROMPTS_FROM, COMPARED_FROM = 13, 12  # the schemas since which bodies are recorded, and gains
@@ -142,7 +143,7 @@ def test_kill_nine_leaves_the_file_whole(old: Path, moment: int) -> None:
     killed_at = int(steps.read_text()) * moment // 11
     assert in_a_process(lambda: convert(old, killed_at, steps)) == -signal.SIGKILL
     assert version_of(old) in (13, SCHEMA_VERSION)
-    assert not copy_of(old, 13).exists() or version_of(copy_of(old, 13)) == 13
+    assert not old.with_name("c.db.13").exists() or version_of(old.with_name("c.db.13")) == 13
     assert len(recorded(old)) == REQUESTS
     assert version_of(old) == SCHEMA_VERSION
     assert version_of(old.with_name("c.db.13")) == 13
@@ -187,13 +188,13 @@ def test_a_read_only_folder_is_an_error_that_says_what_to_do(
             "copy it to a folder that can be written, and choose the copy with --db"
         )
     assert old.read_bytes() == before
-    assert not copy_of(old, 13).exists()
+    assert not old.with_name("c.db.13").exists()
 
 
 @pytest.mark.parametrize("used", [False, True])
 def test_the_copy_goes_after_a_day_unless_it_is_used(old: Path, used: bool) -> None:
     Writer(old).close()
-    copy, own = copy_of(old, 13), copy_of(old, 5)
+    copy, own = old.with_name("c.db.13"), old.with_name("c.db.5")
     own.touch()
     long_ago = time.time() - COPY_KEPT_S - 1.0
     with closing(sqlite3.connect(old)) as connection, connection:
@@ -208,11 +209,69 @@ def test_the_copy_goes_after_a_day_unless_it_is_used(old: Path, used: bool) -> N
     assert own.exists()  # no conversion made it
 
 
+def test_a_copy_takes_the_name_of_no_other_file(old: Path) -> None:
+    mine = old.with_name("c.db.13")
+    mine.write_text("my notes")
+    assert len(recorded(old)) == REQUESTS
+    assert mine.read_text() == "my notes"
+    assert version_of(old.with_name("c.db.13-1")) == 13
+    forget(old, Span(), states=False)
+    assert mine.exists()
+    assert not old.with_name("c.db.13-1").exists()
+
+
+def test_a_copy_that_was_used_is_named_and_not_erased(old: Path) -> None:
+    Writer(old).close()
+    copy = old.with_name("c.db.13")
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        connection.execute("INSERT INTO states VALUES ('x', 1.0, x'00')")
+    assert forget(old, Span(), states=False).copy == copy
+    assert version_of(copy) == 13
+
+
+@pytest.mark.parametrize("noise", [bytes(4096), b"\xa5" * 4096], ids=["zeros", "noise"])
+def test_a_daemon_keeps_what_can_be_read_around_a_damaged_page(tmp_path: Path, noise: bytes) -> None:
+    path, count = tmp_path / "c.db", 600
+    writer = Writer(path)
+    for number in range(count):
+        writer.put(replace(FINISHED, request=f"abc-{number}"))
+    writer.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    data = path.read_bytes()
+    leaf = data.index(b"abc-300") // 4096 * 4096
+    path.write_bytes(data[:leaf] + noise + data[leaf + 4096 :])
+    Writer(path).close()
+    with reading(path) as connection:
+        kept = {row.request for row in newest(connection, Span(), count)}
+    assert count - 60 < len(kept) < count
+    assert {"abc-0", f"abc-{count - 1}"} < kept
+    assert path.with_name("c.db.damaged-1").exists()
+
+
+def begin_and_die(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute("PRAGMA cache_size = 1")  # so that it writes pages before it commits
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE history SET model = zeroblob(9000)")
+    connection.execute("UPDATE history SET model = zeroblob(90000)")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.posix
+def test_what_a_killed_process_had_not_finished_is_taken_back(old: Path) -> None:
+    recorded(old)
+    assert in_a_process(lambda: begin_and_die(old)) == -signal.SIGKILL
+    assert Path(f"{old}-journal").exists()
+    assert len(recorded(old)) == REQUESTS
+
+
 def test_erasing_requests_removes_the_copy(old: Path) -> None:
     recorded(old)
-    assert copy_of(old, 13).exists()
+    assert old.with_name("c.db.13").exists()
     forget(old, Span(client="nobody"), states=False)
-    assert not copy_of(old, 13).exists()
+    assert not old.with_name("c.db.13").exists()
     assert len(recorded(old)) == REQUESTS
 
 

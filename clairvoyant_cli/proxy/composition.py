@@ -404,7 +404,7 @@ class Daemon:
 def policy_of(config: ServeConfig) -> Policy:
     """Return the policy to start with; ClairvoyantError if there is none of that name."""
     usual = DEFAULT_POLICY if config.urgency is None else URGENCY_POLICY
-    name = usual if config.policy in RETIRED else config.policy or usual
+    name = DEFAULT_POLICY if config.policy in RETIRED else config.policy or usual
     try:
         return POLICIES[name]
     except KeyError:

@@ -266,7 +266,8 @@ POLICIES = {
 
 URGENCY_POLICY = "urgency"  # the default with an urgency predictor
 
-RETIRED = ("bounded", "srpt", "fair", "fair-srpt", "quartz", "rr", "rr-sjf")  # names of earlier versions
+RETIRED = tuple("bounded srpt fair fair-srpt quartz rr rr-sjf sjf-rationed aging hrrn".split())
+"""Policies of earlier versions. `serve` understands them as the default one until version 0.3."""
 
 
 def unknown_policy(name: str) -> str:

@@ -485,32 +485,6 @@ FORMER = {
 }
 """The settings of `serve` in earlier versions."""
 
-_LINE = re.compile(r"\s*(?:\[\[?\s*(?P<table>[\w.]+)|(?P<key>\w+)\s*=)")
-
-
-def with_current_names(path: Path) -> str | None:
-    """Return the text of a configuration file with the current names of its settings, and removed ones as
-    comments; None if it has no former names. ClairvoyantError if it cannot be read.
-    """
-    text = text_of(read_file(path, "the configuration"), path, "the configuration")
-    table, lines, serve = "", list[str](), _parsed(path).get("serve")
-    if not isinstance(serve, dict):
-        return None
-    for line in text.splitlines(keepends=True):
-        found = _LINE.match(line)
-        table = found["table"] or table if found else table
-        known = FORMER.get(found["key"]) if found and table == "serve" else None
-        if known is None or found is None or type(serve.get(found["key"])) is not known.kind:
-            lines.append(line)
-        elif not known.now or known.now in serve:
-            lines.append(f"# {known.named(found['key'])}: {line}")
-        elif known.worth:
-            lines.append(f'{known.now} = "{known.worth.get(serve[found["key"]])}"\n')
-        else:
-            lines.append(line.replace(found["key"], known.now, 1))
-    written = "".join(lines)
-    return None if written == text else written
-
 
 @dataclass(frozen=True, slots=True)
 class TopConfig:
@@ -653,7 +627,9 @@ def _backends(tables: Iterable[Mapping[str, Any]], source: str, folder: Path) ->
 
 
 def settings_from_env(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of `serve` that variables give; ClairvoyantError if one is invalid."""
+    """Return the settings of `serve` that variables give, without empty ones; ClairvoyantError if one is
+    invalid.
+    """
     known = settings_of(ServeConfig)
     settings: dict[str, Any] = {}
     for name, text in env.items():
@@ -662,5 +638,6 @@ def settings_from_env(env: Mapping[str, str]) -> dict[str, Any]:
         key = name.removeprefix(f"{ENV_PREFIX}SERVE_").lower()
         if key not in known and key not in FORMER:
             raise InputError(f"unknown environment variable {name}{did_you_mean(key, known)}")
-        settings[key] = parse_value(text, (known.get(key) or FORMER[key]).kind, name)
+        if text:
+            settings[key] = parse_value(text, (known.get(key) or FORMER[key]).kind, name)
     return current(settings, FORMER, "environment")

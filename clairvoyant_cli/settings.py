@@ -66,14 +66,16 @@ class Former:
         return f"{name} is now {self.now}" if self.now else f"{name} was removed and does nothing"
 
 
-def current(given: Mapping[str, Any], former: Mapping[str, Former], where: str) -> dict[str, Any]:
+def current(
+    given: Mapping[str, Any], former: Mapping[str, Former], where: str, level: int = logging.WARNING
+) -> dict[str, Any]:
     """Return settings under their current names. Each former name is logged with `where` it was found; if
     both are given, the current one counts.
     """
     found = {name: value for name, value in given.items() if name not in former}
     for name in [each for each in given if each in former]:
         known = former[name]
-        log.warning("%s: %s", where, known.named(name))
+        log.log(level, "%s: %s", where, known.named(name))
         if known.now:
             value = _typed(name, given[name], known.kind, where)
             found.setdefault(known.now, known.worth.get(value, value))
@@ -143,7 +145,7 @@ def parse_value(text: str, kind: type, where: str) -> Any:
     if kind is bool:
         if text.lower() in ("1", "true", "yes", "on"):
             return True
-        if text.lower() in ("0", "false", "no", "off", ""):
+        if text.lower() in ("0", "false", "no", "off"):
             return False
     else:
         with suppress(ValueError):

@@ -132,7 +132,8 @@ def settings() -> list[str]:
     where = (
         "Each is a key under `[serve]` in `config.toml` in the user's configuration directory, an environment "
         f"variable `{config.ENV_PREFIX}SERVE_<NAME>`, or a flag (with dashes; `--help` leaves out those for "
-        "experts). Flags override the environment, which overrides the file. Unknown names are errors."
+        "experts). Flags override the environment, which overrides the file; an empty variable "
+        "counts as unset. Unknown names are errors."
     )
     tables = (
         "Instead of `backend`, `slots` and `backend_key_file`, the file can have a `[[backends]]` table for each "

@@ -17,12 +17,10 @@ from clairvoyant_cli.config import (
     ServeConfig,
     default_config_file,
     load_serve_config,
-    with_current_names,
 )
-from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok, warning
+from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.system import for_shell
 
 MARKS = {
     Level.OK: ("✓", "green"),
@@ -45,20 +43,20 @@ def command(
 
     The exit code is 0 if all is well, 4 on warnings, 1 if something is broken.
     """
-    findings = asyncio.run(_examine(backend, url, token_file, config_file))
+    findings, written = asyncio.run(_examine(backend, url, token_file, config_file))
     if as_json:
         plain = [asdict(finding) | {"level": finding.level.name.lower()} for finding in findings]
         click.echo(json.dumps({"findings": plain, "exit_code": exit_code_of(findings)}, indent=2))
     else:
         _print(findings)
-        if config_file is not None and (text := _with_current_names(config_file)):
-            click.echo(f"\n# {config_file}, with current names:\n{text}", nl=False)
+        if config_file is not None and written:
+            click.echo(f"\n# {config_file}, with current names:\n{written}", nl=False)
     sys.exit(exit_code_of(findings))
 
 
 async def _examine(
     backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None
-) -> list[Finding]:
+) -> tuple[list[Finding], str]:
     from clairvoyant_cli.doctor import installation
 
     findings = [installation.check_version()]
@@ -69,21 +67,12 @@ async def _examine(
         config = ServeConfig()
         with suppress(ClairvoyantError):  # the backend may be what is wrong
             config = ServeConfig(backend=backend)
-    path = config_file or default_config_file()
-    if _with_current_names(path):
-        fix = for_shell("clairvoyant", "doctor", "--config", str(path))
-        text = f"{path} has settings of earlier versions"
-        findings.append(warning("configuration", text, f"{fix}    # prints it with current ones"))
+    former, written = installation.check_names(config_file or default_config_file())
+    findings += former
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)
     findings += installation.check_files(config)
-    return findings
-
-
-def _with_current_names(path: Path) -> str | None:
-    with suppress(ClairvoyantError):  # loading it has reported that it cannot be read
-        return with_current_names(path) if path.exists() else None
-    return None
+    return findings, written
 
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:

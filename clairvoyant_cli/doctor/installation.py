@@ -1,21 +1,31 @@
-"""Checks the installation: version and files."""
+"""Checks the installation: version, names in the configuration, and files."""
 
+import json
+import logging
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.config import ServeConfig
+from clairvoyant_cli.config import FORMER, ServeConfig, parse_toml
 from clairvoyant_cli.doctor.finding import Finding, broken, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.files import read_file, text_of
 from clairvoyant_cli.proxy.access.keys import read_clients, read_keys
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, RETIRED, unknown_policy
+from clairvoyant_cli.settings import current
 from clairvoyant_cli.state.client import state_dir
 from clairvoyant_cli.system import command_to_close, command_to_create, is_open_to_others
 
 REINSTALL = "uv tool install --force .    # in the checkout"
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
+VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s#]*)"""
+LINE = re.compile(rf"""^([ \t]*(?:serve\.)?)["']?(\w+)["']?[ \t]*=[ \t]*{VALUE}(.*)""", re.MULTILINE)
 
 
 def check_version() -> Finding:
@@ -25,6 +35,51 @@ def check_version() -> Finding:
     if not low <= version <= high:
         return warning("version", f"{versions}: tested on 3.{low[1]} to 3.{high[1]}", REINSTALL)
     return ok("version", versions)
+
+
+def check_names(path: Path) -> tuple[list[Finding], str]:
+    """Return a finding for each former setting or policy in a configuration file, and the text of the file
+    with current ones: "" if there are none, if one is not on a line of its own, or if the file is invalid.
+    """
+    try:
+        text = text_of(read_file(path, "the configuration"), path, "the configuration")
+        data = parse_toml(text)
+        changes = _changes(serve := dict(data.get("serve", {})))
+    except (ClairvoyantError, TypeError, ValueError):  # loading it reports that
+        return [], ""
+
+    def rewritten(line: re.Match[str]) -> str:
+        if line[2] not in changes:
+            return line[0]
+        why, new = changes[line[2]]
+        return f"{line[1]}{_toml(new)}{line[3]}" if new else f"# {why}: {line[0].lstrip()}"
+
+    findings, written = list[Finding](), LINE.sub(rewritten, text)
+    for name, (why, new) in changes.items():
+        old = {name: serve.pop(name)}
+        serve |= new
+        fix = f"change {_toml(old)} to {_toml(new)} in {path}" if new else f"remove {name} from {path}"
+        findings.append(warning("configuration", f"{path}: {why}", fix))
+    with suppress(ValueError):  # for example, a value has several lines
+        if changes and {"serve": {}, **parse_toml(written)} == data | {"serve": serve}:
+            return findings, written
+    return findings, ""
+
+
+def _changes(serve: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return by former name what became of it, and the setting to have instead, if any."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, value in serve.items():
+        if name == "policy" and value in RETIRED:
+            found[name] = unknown_policy(value), {name: DEFAULT_POLICY}
+        elif name in FORMER:
+            new = current({name: value}, FORMER, "", logging.DEBUG)
+            found[name] = FORMER[name].named(name), {} if new.keys() & serve.keys() else new
+    return found
+
+
+def _toml(setting: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in setting.items())
 
 
 def check_files(config: ServeConfig) -> Iterator[Finding]:

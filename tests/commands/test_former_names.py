@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.doctor import command as doctor
 from clairvoyant_cli.commands.options import serve_options
-from clairvoyant_cli.config import FORMER, ServeConfig, load_serve_config, with_current_names
+from clairvoyant_cli.config import FORMER, ServeConfig, load_serve_config
+from clairvoyant_cli.doctor.installation import check_names
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.proxy.composition import policy_of
 from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, POLICIES, RETIRED
@@ -34,6 +35,7 @@ WRITTEN = (
     .replace("no_preempt = true", 'preempt = "off"')
     .replace("quantum = 50", "# quantum was removed and does nothing: quantum = 50")
 )
+NO_BUDGET = "# slot_budget was removed and does nothing"
 
 
 @pytest.fixture
@@ -58,14 +60,58 @@ def test_doctor_prints_the_file_with_current_names(file: Path) -> None:
     said = CliRunner().invoke(doctor, ["--config", str(file)]).stdout
     assert said.endswith(f"# {file}, with current names:\n{WRITTEN}")
     file.write_text(WRITTEN)
-    assert with_current_names(file) is None
+    assert check_names(file) == ([], "")
     assert "current names" not in CliRunner().invoke(doctor, ["--config", str(file)]).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("[serve]\npolicy = 'bounded'  # fair\n", '[serve]\npolicy = "boost"  # fair\n'),
+        ("[serve]\r\nno_preempt = false # x\r\n", '[serve]\r\npreempt = "proven" # x\r\n'),
+        ("serve.no_preempt = true\n", 'serve.preempt = "off"\n'),
+        ('[serve]\n"no_preempt" = true\n', '[serve]\npreempt = "off"\n'),
+        (
+            "[serve]\nslot_budget = 3\n",
+            f"[serve]\n{NO_BUDGET}: slot_budget = 3\n",
+        ),
+        (
+            '[serve]\npredictor = "new"\nmodel = "old"\n',
+            '[serve]\npredictor = "new"\n# model is now predictor: model = "old"\n',
+        ),
+    ],
+)
+def test_a_former_setting_on_a_line_is_rewritten(file: Path, text: str, written: str) -> None:
+    file.write_bytes(text.encode())
+    findings, found = check_names(file)
+    assert (len(findings), found) == (1, written)
+
+
+@pytest.mark.parametrize(
+    ("text", "by_hand"),
+    [
+        ("serve = { no_preempt = true }\n", ['change no_preempt = true to preempt = "off" in']),
+        ("[serve]\nquantum = [\n1,\n2\n]\n", ["remove quantum from"]),
+        (
+            '[serve]\nslot_save_path = """\nx"""\nmodel = "a"\n',
+            ["remove slot_save_path from", 'change model = "a" to predictor = "a" in'],
+        ),
+        ('[serve]\npolicy = """rr"""\n', ['change policy = "rr" to policy = "boost" in']),
+        ('[serve]\nrepeats = 3\nstart = """\nrepeats = 3\n"""\n', ["remove repeats from"]),
+    ],
+)
+def test_one_that_cannot_be_rewritten_is_named_with_its_change(
+    file: Path, text: str, by_hand: list[str]
+) -> None:
+    file.write_text(text)
+    findings, written = check_names(file)
+    assert [each.fix for each in findings] == [f"{each} {file}" for each in by_hand]
+    assert not written
 
 
 def test_a_current_name_counts_over_its_former_one(file: Path) -> None:
     file.write_text('[serve]\npredictor = "new"\nmodel = "old"\n')
     assert load_serve_config({}, file=file, env={}).predictor == "new"
-    assert with_current_names(file) == '[serve]\npredictor = "new"\n# model is now predictor: model = "old"\n'
 
 
 @pytest.mark.parametrize(
@@ -79,7 +125,12 @@ def test_a_former_setting_of_the_wrong_kind_is_an_error(file: Path, text: str, w
     file.write_text(text)
     with pytest.raises(InputError, match=why):
         load_serve_config({}, file=file, env={})
-    assert with_current_names(file) is None
+
+
+@pytest.mark.parametrize("name", ["MODEL", "PREDICTOR", "SLOTS", "NO_PREEMPT"])
+def test_an_empty_variable_counts_as_unset(file: Path, name: str) -> None:
+    found = load_serve_config({}, file=file, env={f"CLAIRVOYANT_SERVE_{name}": ""})
+    assert found == load_serve_config({}, file=file, env={})
 
 
 def test_former_variables_and_flags_are_understood(tmp_path: Path) -> None:
@@ -99,13 +150,31 @@ def test_former_variables_and_flags_are_understood(tmp_path: Path) -> None:
     assert (config.preempt, config.predictor) == ("off", "own")
 
 
+def test_all_retired_policies_are_known() -> None:
+    served = {
+        "bounded",
+        "sjf-rationed",
+        "aging",
+        "hrrn",
+        "fair",
+        "srpt",
+        "fair-srpt",
+        "quartz",
+        "rr",
+        "rr-sjf",
+    }
+    assert set(RETIRED) == served
+
+
+@pytest.mark.parametrize("urgency", [None, "shipped"])
 @pytest.mark.parametrize("name", RETIRED)
-def test_a_retired_policy_gives_the_usual_one(name: str) -> None:
-    assert policy_of(ServeConfig(policy=name)) is POLICIES[DEFAULT_POLICY]
+def test_a_retired_policy_gives_the_one_that_replaced_it(name: str, urgency: str | None) -> None:
+    assert policy_of(ServeConfig(policy=name, urgency=urgency)) is POLICIES[DEFAULT_POLICY]
 
 
 def test_no_former_name_is_kept_for_longer_than_it_says() -> None:
     now = tuple(map(int, __version__.split(".")[:2]))
     assert all(now < tuple(map(int, each.until.split("."))) for each in FORMER.values())
+    assert now < (0, 3) or not RETIRED
     assert FORMER.keys().isdisjoint(settings_of(ServeConfig))
     assert {each.now for each in FORMER.values()} <= {"", *settings_of(ServeConfig)}

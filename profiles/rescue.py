@@ -37,9 +37,8 @@ def _copy(connection: sqlite3.Connection, source: sqlite3.Connection, table: str
         how = "REPLACE" if table == "salt" else "IGNORE"  # the new salt is nobody's
         insert = f"INSERT OR {how} INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608 - names of our own
         query = f"SELECT {columns} FROM {table}"  # noqa: S608
-        connection.executemany(insert, _rows(source, query))
-        if "id" in names:
-            connection.executemany(insert, _by_number(source, table, query))
+        rows = _by_number(source, table, query) if "id" in names else _rows(source, query)
+        connection.executemany(insert, rows)
     return connection.total_changes - before
 
 

@@ -2,8 +2,8 @@
 
 Rule 1: the file and SQLite's two files beside it have mode 0600.
 Rule 2: an unusable file is left as it is; only the daemon renames a damaged one (`set_aside`).
-Rule 3: a database of another application is never opened, one of a later version never changed; readers
-open read-only. One of an earlier version is converted by whoever opens it first (see `open_database`).
+Rule 3: a database of another application is never opened, and one of a later version never changed. Readers
+open it read-only. The first process that opens a database of an earlier version converts it.
 Rule 4: every sqlite3 error becomes a ProfilesError (`explained`).
 """
 

@@ -38,8 +38,8 @@ class Speeds:
         prefill_s: float | None,
         events: int = 0,
     ) -> None:
-        """Learn from one answer, whose stream had so many events with text, 0 if they do not tell how many
-        tokens one brings. Small samples measure timers rather than speed, and are skipped.
+        """Learn from one answer. `events` is the number of stream events with text, 0 if it must not be used
+        to learn the tokens of an event. Small samples measure timers rather than speed, and are skipped.
         """
         if tokens and tokens >= MIN_TOKENS and (rate := rate_of(tokens, decode_s)) is not None:
             self.slowdown = min(max(1.0, (self.decode_tokens_per_s or rate) / rate), MAX_SLOWDOWN)

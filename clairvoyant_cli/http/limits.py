@@ -166,8 +166,7 @@ class ConnectionTable:
     """The open client connections, at most `most`.
 
     The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`, those of each
-    client `bodies`; so many bytes of bodies are `waiting` for room, by client. `slot_wanted` returns whether
-    requests are queued. Of the connections, `unfinished` have sent no whole request yet, by address;
+    client `bodies`. Of the connections, `unfinished` have sent no whole request yet, by address;
     `resting` are between two requests. In both, those that have been silent longest are first.
     """
 
@@ -176,8 +175,9 @@ class ConnectionTable:
     body_budget_bytes: int = 256 * 1024 * 1024
     body_bytes: int = 0
     bodies: Counter[str] = field(default_factory=Counter)
+    # Uploads that wait for room, by client, each with its size in bytes.
     waiting: "dict[str, dict[asyncio.Future[None], int]]" = field(default_factory=dict)
-    slot_wanted: Callable[[], bool] = lambda: False
+    slot_wanted: Callable[[], bool] = lambda: False  # returns whether requests are queued
     every: "set[ConnectedClient]" = field(default_factory=set)
     unfinished: "dict[str, dict[ConnectedClient, None]]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)

@@ -167,9 +167,8 @@ class Dispatcher:
         its context in the KV cache; `able` names the servers for any other, None if unchanged.
         """
         now = self._clock()
-        server = (
-            "" if exchange.attempt is None or why is not AttemptEnd.PREEMPTED else exchange.attempt.server_id
-        )
+        preempted = exchange.attempt if why is AttemptEnd.PREEMPTED else None
+        server = "" if preempted is None else preempted.server_id
         self.scheduler.requeue(exchange.id, now, served=bool(server), server_id=server, able=able)
         exchange.wait_again(why, now)
         self.moved()

@@ -96,9 +96,7 @@ class Attempt:
     heard_s: float | None = None  # when it was sent or the last of its answer came; None until all was sent
     overdue_s: float | None = None  # since when it is overdue
     give_up: Callable[[UpstreamError], None] | None = None  # to try another server; None if that is not safe
-    stop_reading: Callable[[], bool] | None = (
-        None  # preempts it before its answer; False if its client would notice
-    )
+    stop_reading: Callable[[], bool] | None = None  # preempts it; False if its client would notice
     server_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,9 +143,8 @@ class Exchange:
     thought_tokens: int = 0  # those before the answer, once it has stopped thinking
     after_thinking: Prediction | None = None  # of the rest
     id: str = field(init=False)  # the same in logs, headers and snapshots
-    preempted: list[Attempt] = field(
-        default_factory=list
-    )  # each brought a part of the answer, or read some prompt
+    # Each brought a part of the answer, or read some of the prompt.
+    preempted: list[Attempt] = field(default_factory=list)
     parts: list[Attempt] = field(default_factory=list)  # these, and those that broke off
 
     def __post_init__(self) -> None:
@@ -225,9 +222,7 @@ class Exchange:
             if why is AttemptEnd.PREEMPTED:
                 self.preempted.append(attempt)
             attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
-            if (
-                self.splice is not None and self.has_begun
-            ):  # what came after the place where it stopped is dropped
+            if self.splice is not None and self.has_begun:  # what came after the last piece is dropped
                 attempt.part_tokens = self.splice.tokens - sum(each.part_tokens for each in self.attempts)
             else:
                 attempt.first_byte_s = None

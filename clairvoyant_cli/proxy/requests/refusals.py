@@ -143,8 +143,8 @@ class Refusals:
             del self.final[next(iter(self.final))]
 
     def of_repeated(self, request: Request, client: str) -> Refusal | None:
-        """Return, once, what a request that an SDK repeats was refused with. What is asked anew is no repeat:
-        the earlier refusal is forgotten.
+        """Return the refusal of a request that an SDK repeats, once. A request that is not marked as a repeat
+        discards it.
         """
         now = self.journal.clock()
         for key in [key for key, (at_s, _) in self.final.items() if now - at_s >= FINAL_S]:

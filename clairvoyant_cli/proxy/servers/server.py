@@ -69,9 +69,8 @@ class Server:
     silences: Silences = field(default_factory=Silences)
     profiles: Sequence[Profile] = ()  # its measurements, the preferred one first
     settings: dict[str, ModelSettings] = field(default_factory=dict)  # by model, as it last reported them
-    prompts: PromptPreemptions = field(
-        default_factory=PromptPreemptions
-    )  # what it costs to preempt while a prompt is read
+    # What it costs to preempt while a prompt is read.
+    prompts: PromptPreemptions = field(default_factory=PromptPreemptions)
     stream_stop_s: float = 0.0  # how long abandoned streams occupied their slots lately
     remark: str = ""  # why it could not be seen that a slot of it fell free
     truncated: int = 0  # prompts that it truncated to its context

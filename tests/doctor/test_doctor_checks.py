@@ -276,7 +276,7 @@ def test_daemon_problems_are_found() -> None:
 
 
 def test_a_port_in_use_is_found() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
         config = ServeConfig(listen=f"127.0.0.1:{listener.getsockname()[1]}")
         (finding,) = check_port(config, ours=False)
         assert finding.level is Level.BROKEN

@@ -5,12 +5,13 @@ behind. It computes on one thread: two would spin against each other on a busy m
 """
 
 import argparse
+import itertools
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,10 +102,17 @@ def llama_server(model: Path, *, slots: int = 1, batch: int = 256) -> Iterator[L
         server.stop()
 
 
+# Below the ports of outgoing connections (from 32768 on Linux, 49152 elsewhere), so that no other test takes
+# the port before its server listens. Each process starts in a block of its own: two workers do not meet.
+_PORTS = itertools.count(20_000 + os.getpid() % 120 * 100)
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    """Return a port of 127.0.0.1 on which nothing listens, another one each time."""
+    for port in _PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 def main() -> None:

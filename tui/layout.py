@@ -5,25 +5,12 @@ large (200x60): a picture above a column of requests and one or two of facts. Pa
 need.
 """
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
 
 from textual.geometry import Region
 
-PANELS = (
-    "running",
-    "queue",
-    "timeline",
-    "gpu",
-    "models",
-    "stats",
-    "recent",
-    "plots",
-    "log",
-    "graph",
-    "sessions",
-)
-"""In the order of their keys: 1 is that of the first, 0 of the tenth. Sessions are shown if there are any."""
+from tui.board_panels import BY_NAME, PANELS, PICTURES, RECORDS, PanelRecord
 
 DECK = PANELS[2:]  # the panels that share the deck of a small terminal
 PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one takes what is left
@@ -35,9 +22,9 @@ PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one t
 }
 LEAST_WIDTH = 20  # below, no panel is drawn
 GUTTER = 2
-PICTURES = ("timeline", "plots", "graph")  # one of them is at the top, unless the terminal is small
-_LEAST_QUEUE, _STATS, _HALF = 6, 7, 45
-_SIDE = {"gpu", "models", "stats", "log"}
+_LEAST_QUEUE, _HALF = 6, 45
+_SIDES = ("machine", "facts", "below")
+_ASIDE = {each.name for each in RECORDS if each.side in _SIDES}
 _MOST_DECK = 8  # rows that the deck takes from a short queue
 
 
@@ -48,18 +35,21 @@ class SizeHint:
     deck: str = "timeline"
     preset: str = "board"
     maximised: str = ""
-    picture: str = "timeline"
+    picture: str = PICTURES[0]
     hidden: frozenset[str] = frozenset()
-    slots: int = 2
-    queue: int = 99
-    gpu: int = 5
-    models: int = 4
-    sessions: int = 0
-    clients: int = 1
+    rows: Mapping[str, int] = field(default_factory=lambda: {each.name: each.usual for each in RECORDS})
+
+    def shows(self, name: str) -> bool:
+        """Whether there is something to show in a panel."""
+        return bool(self.rows[name] or not BY_NAME[name].none)
 
     @property
     def in_deck(self) -> tuple[str, ...]:
-        return DECK if self.sessions else DECK[:-1]
+        return tuple(filter(self.shows, DECK))
+
+    def beside(self, *sides: str) -> list[PanelRecord]:
+        """Return the panels of the right column that are shown on these sides of it."""
+        return [each for each in RECORDS if each.side in sides and each.name not in self.hidden]
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
@@ -71,7 +61,7 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
     if wish.maximised:
         return boxes | {wish.maximised: body}
     if preset := PRESETS[wish.preset]:
-        rows = {name: min(2 + getattr(wish, name, wish.slots), body.height // 3) for name in preset[:-1]}
+        rows = {name: min(2 + wish.rows[name], body.height // 3) for name in preset[:-1]}
         return boxes | _stack(body, rows | {preset[-1]: body.height - sum(rows.values())})
     if width >= 168 and height >= 46:
         return boxes | _large(body, wish)
@@ -85,16 +75,16 @@ def has_deck(width: int, height: int) -> bool:
 
 
 def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
-    shown = wish.deck if wish.deck in wish.in_deck else "timeline"
+    shown = wish.deck if wish.deck in wish.in_deck else DECK[0]
     deck = 0 if body.height < 12 or shown in wish.hidden else 6 if body.height < 24 else 8
     running = (
         0
         if body.height < 9 or "running" in wish.hidden
-        else min(2 + max(1, wish.slots), max(3, body.height * 3 // 10))
+        else min(2 + max(1, wish.rows["running"]), max(3, body.height * 3 // 10))
     )
     queue = body.height - running - deck
     if deck:
-        queue = min(queue, max(2 + wish.queue, queue - _MOST_DECK))
+        queue = min(queue, max(2 + wish.rows["queue"], queue - _MOST_DECK))
     return _stack(
         body, {"running": running, "queue": queue, shown: body.height - running - queue if deck else 0}
     )
@@ -102,35 +92,38 @@ def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
 
 def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
     top, body = _under_picture(body, wish, body.height // 3)
-    left, side = _columns(body, 0 if wish.hidden >= _SIDE else 42)
-    running = 2 + min(6, max(2, wish.slots))
-    room = body.height - _STATS
-    models = min(1 + wish.models, max(3, room - 1 - wish.gpu))
-    heights = {"gpu": min(1 + wish.gpu, room - models), "models": models, "stats": _STATS}
-    heights["log"] = body.height - sum(heights.values())
-    return (
-        top
-        | _stack(left, _left(left.height, wish, running, recent=6), wish.hidden)
-        | _stack(side, heights, wish.hidden)
-    )
+    left, side = _columns(body, 0 if wish.hidden >= _ASIDE else 42)
+    heights = _heights(wish.beside(*_SIDES), wish, side.height)
+    return top | _left(left, wish, running=6, recent=6) | _stack(side, heights)
 
 
 def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
     top, body = _under_picture(body, wish, body.height // 2)
-    left, right = _columns(body, 0 if wish.hidden >= _SIDE else 2 * _HALF + GUTTER)
-    running = 2 + min(8, max(2, wish.slots))
-    boxes = top | _stack(
-        left, _left(left.height, wish, running, recent=max(8, body.height // 4)), wish.hidden
-    )
-    models = min(1 + wish.models, 8)
-    high = body.height if "log" in wish.hidden else min(max(_STATS, 1 + wish.gpu + models), body.height - 4)
+    left, right = _columns(body, 0 if wish.hidden >= _ASIDE else 2 * _HALF + GUTTER)
+    boxes = top | _left(left, wish, running=8, recent=max(8, body.height // 4))
+    below, columns = wish.beside("below"), [wish.beside("facts"), wish.beside("machine")]
+    wanted = max(sum(_wanted(each, wish) for each in column) for column in columns)
+    high = min(wanted, body.height - sum(each.least for each in below)) if below else body.height
     first = second = Region(right.x, right.y, right.width, high)
-    if "stats" not in wish.hidden and not wish.hidden >= {"gpu", "models"}:
+    if all(columns):
         first, second = _columns(first, _HALF)
-    boxes |= _stack(first, {"stats": high}, wish.hidden)
-    boxes |= _stack(second, {"gpu": high - models, "models": models}, wish.hidden)
+    for box, column in zip((first, second), columns, strict=True):
+        boxes |= _stack(box, _heights(column, wish, high))
     low = Region(right.x, body.y + high, right.width, body.height - high)
-    return boxes | _stack(low, {"log": low.height}, wish.hidden)
+    return boxes | _stack(low, _heights(below, wish, low.height))
+
+
+def _wanted(record: PanelRecord, wish: SizeHint) -> int:
+    return max(record.least, 1 + wish.rows[record.name])
+
+
+def _heights(records: Iterable[PanelRecord], wish: SizeHint, height: int) -> dict[str, int]:
+    """Share out a height: each panel gets its least lines, then one after the other what it wants."""
+    wanted = {each.name: _wanted(each, wish) for each in records}
+    heights = {name: min(BY_NAME[name].least, most) for name, most in wanted.items()}
+    for name, most in wanted.items():
+        heights[name] += max(0, min(most - heights[name], height - sum(heights.values())))
+    return heights
 
 
 def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, Region], Region]:
@@ -139,20 +132,22 @@ def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, R
     if wish.picture in wish.hidden:
         return {}, body
     if wish.picture == "timeline":  # two lines for each slot, or four with the waits
-        rows = 2 + 4 * wish.slots if 2 + 4 * wish.slots <= most else min(most, 2 + 2 * wish.slots)
+        slots = wish.rows["running"]
+        rows = 2 + 4 * slots if 2 + 4 * slots <= most else min(most, 2 + 2 * slots)
     return (
         {wish.picture: Region(body.x, body.y, body.width, rows)},
         Region(body.x, body.y + rows, body.width, body.height - rows),
     )
 
 
-def _left(height: int, wish: SizeHint, running: int, recent: int) -> dict[str, int]:
-    """Return the heights of the column of requests; what the queue leaves is for those that have ended."""
-    room = height - running - recent
-    sessions = min(2 + wish.sessions, room // 2) if wish.sessions else 0  # of the queue's, at most half
-    queue = min(room - sessions, max(_LEAST_QUEUE, 2 + wish.queue))
-    heights = {"running": running, "queue": queue, "sessions": sessions}
-    return heights | {"recent": height - sum(heights.values())}
+def _left(box: Region, wish: SizeHint, running: int, recent: int) -> dict[str, Region]:
+    """Return the column of requests, with so many slots; what the queue leaves is for those that ended."""
+    slots, sessions = 2 + min(running, max(2, wish.rows["running"])), wish.rows["sessions"]
+    room = box.height - slots - recent
+    sessions = min(2 + sessions, room // 2) if sessions else 0  # of the queue's, at most half
+    queue = min(room - sessions, max(_LEAST_QUEUE, 2 + wish.rows["queue"]))
+    heights = {"running": slots, "queue": queue, "sessions": sessions}
+    return _stack(box, heights | {"recent": box.height - sum(heights.values())}, wish.hidden)
 
 
 def _columns(box: Region, right: int) -> tuple[Region, Region]:

@@ -26,10 +26,11 @@ from tests.tui.board import Script, busy, view
 from tests.tui.scene import moved
 from tui import formatting as figures
 from tui.app import Top
+from tui.board_panels import BY_NAME, PANELS, PICTURES
 from tui.braille import Dots
 from tui.history import History
 from tui.keys import KEYS
-from tui.layout import DECK, PANELS, PICTURES, PRESETS, SizeHint, has_deck, plan
+from tui.layout import DECK, PRESETS, SizeHint, has_deck, plan
 from tui.panels import header, log, models, plots, stats
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
@@ -267,17 +268,22 @@ def test_cells_say_what_is_special_of_a_request() -> None:
 # -- the plan ---------------------------------------------------------------------------------------------
 
 
+EVEN = dict.fromkeys(BY_NAME, 4)
+IN_TURNS = EVEN | {"sessions": 1}
+CROWDED = {"running": 16, "gpu": 40, "models": 20, "sessions": 40, "clients": 40}
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 107, 108, 120, 167, 168, 200, 300])
 @pytest.mark.parametrize(
     "wish",
     [
         SizeHint(),
-        SizeHint(queue=1),
-        SizeHint(deck="log", slots=16, gpu=40, models=20, sessions=40),
+        SizeHint(rows=EVEN | {"queue": 1}),
+        SizeHint(deck="log", rows=EVEN | CROWDED),
         SizeHint(maximised="plots"),
-        *(SizeHint(hidden=frozenset((name, "log")), sessions=9) for name in PANELS if name != "queue"),
+        *(SizeHint(hidden=frozenset((name, "log")), rows=IN_TURNS) for name in PANELS if name != "queue"),
         SizeHint(hidden=frozenset(PANELS) - {"queue"}),
-        *(SizeHint(preset=name, slots=16, gpu=40, models=20, sessions=40, clients=40) for name in PRESETS),
+        *(SizeHint(preset=name, rows=EVEN | CROWDED) for name in PRESETS),
     ],
 )
 def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint) -> None:
@@ -299,12 +305,12 @@ def test_larger_screens_show_every_panel_the_small_one_a_panel_of_the_deck() -> 
     for width, height in ((120, 40), (200, 60)):
         for picture in PICTURES:
             others = set(PICTURES) - {picture}
-            assert set(PANELS) - set(plan(width, height, SizeHint(picture=picture, sessions=1))) == others
+            assert set(PANELS) - set(plan(width, height, SizeHint(picture=picture, rows=IN_TURNS))) == others
         assert set(PANELS) - set(plan(width, height, SizeHint())) == {*PICTURES[1:], "sessions"}
         assert not has_deck(width, height)
     for name in DECK:
         small = {"header", "footer", "running", "queue", name}
-        assert set(plan(80, 24, SizeHint(deck=name, sessions=1))) == small
+        assert set(plan(80, 24, SizeHint(deck=name, rows=IN_TURNS))) == small
 
 
 # -- the page of a request --------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ def facts(view: ViewState) -> Line:
     return Line(f" {swaps} swap{'s' * (swaps != 1)} " if swaps else "", "soft")
 
 
+def rows(view: ViewState) -> int:
+    return len(body(view, 0, 0))
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The servers in trouble first: they are seen however low the panel is."""
     lines: list[Line] = []

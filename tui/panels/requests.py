@@ -6,6 +6,7 @@ from typing import Any
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest
 from tui.formatting import (
+    CLASS_LETTER,
     bar,
     brief,
     class_letter,
@@ -19,6 +20,8 @@ from tui.formatting import (
     rate,
     short_names,
 )
+from tui.history import RECENTLY_S
+from tui.panels.plots import trend
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import ViewState
@@ -51,6 +54,7 @@ OUTCOME: dict[str, Sign] = {
     "rejected": ("⊘ refused", "warn"),
     "timeout": ("✗ timeout", "alert"),
 }
+_ROWS_STEP, _MOST_ROWS = 4, 100  # of the queue
 _NOW_S = 0.005
 _NEVER_S = 1e12
 
@@ -346,3 +350,30 @@ RECENT: Grid[FinishedRequest] = Grid(
     # Ended requests are only appended.
     of=lambda view: (len(view.state.recent), view.state.recent[-1:], view.live, heeded(view)),
 )
+
+
+def queue_rows(view: ViewState) -> int:
+    """Return the rows that the queue needs: those of its last half minute, in steps."""
+    longest = max([view.state.waits, *(each.waiting for each in view.history.last(RECENTLY_S))])
+    return min(_ROWS_STEP * -(-max(1, longest) // _ROWS_STEP), _MOST_ROWS)
+
+
+def running_facts(view: ViewState) -> Line:
+    rate = sum(job.tokens_per_s or 0.0 for job in view.state.running)
+    return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
+
+
+def queue_facts(view: ViewState) -> Line:
+    """The trend of the queue, and the requests of each class, and of each urgency level if it is heeded."""
+    state = view.state
+    if not state.queue:
+        return Line()
+    line = Line(" ").join(trend(view)).add(" ")
+    for name, letter in CLASS_LETTER.items():
+        waiting = getattr(state.waiting, name)
+        line.add(f"{count(waiting)}{letter} " if waiting else "", name)
+    levels = [each for each in state.urgency.levels if each.waiting and state.urgency.heeded]
+    line.add("level " if levels else "", "faint")
+    for each in levels:
+        line.add(f"{each.level}", LEVELS[each.level][1]).add(f":{count(each.waiting)} ", "soft")
+    return line

@@ -20,20 +20,19 @@ from clairvoyant_cli.state.snapshot import (
     SessionState,
     Snapshot,
 )
-from tui.formatting import CLASS_LETTER, count, duration
-from tui.history import RECENTLY_S
+from tui.board_panels import BY_NAME, PANELS, PICTURES, RECORDS
+from tui.formatting import duration
 from tui.keys import KEYS, MOVES
-from tui.layout import DECK, LEAST_WIDTH, PANELS, PICTURES, PRESETS, SizeHint, has_deck, plan
+from tui.layout import DECK, LEAST_WIDTH, PRESETS, SizeHint, has_deck, plan
 from tui.palette import THEMES
-from tui.panels import clients, hardware, header, log, models, plots, sessions, stats, timeline
+from tui.panels import header
 from tui.panels.detail import detail
-from tui.panels.requests import LEVELS, QUEUE, RECENT, RUNNING
-from tui.panels.sessions import SESSIONS
+from tui.panels.requests import LEVELS
 from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt
 from tui.screens.pages import PageScreen
 from tui.styled_text import Line
 from tui.view_state import ViewState
-from tui.widgets.canvas import Canvas, Panel, key_of
+from tui.widgets.canvas import Canvas, Panel
 from tui.widgets.table import Table
 
 _NAMED = {  # the actions of keys that can be typed, besides the verbs of `clairvoyant act`
@@ -48,7 +47,6 @@ NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queu
 NO_ROW = "no request is chosen: j or k chooses one"
 _SAME_S = 0.1
 _THEMES = tuple(theme.name for theme in THEMES)
-_QUEUE_STEP, _MOST_ROWS = 4, 100
 
 
 class Host(Protocol):
@@ -84,7 +82,11 @@ class BoardScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(key.binding for key in KEYS if key.action),
-        *(Binding(key_of(name), f"turn('{name}')", f"Go to {name}", show=False) for name in PANELS[:-1]),
+        *(
+            Binding(each.key, f"turn('{each.name}')", f"Go to {each.name}", show=False)
+            for each in RECORDS
+            if each.key.isdigit()
+        ),
     ]
 
     def __init__(self, host: Host) -> None:
@@ -103,18 +105,7 @@ class BoardScreen(Screen[None]):
         yield from (
             Canvas("narrow", lambda view, width, height: [Line(_NARROW, "warn")]),
             Canvas("header", header.header),
-            Table("running", RUNNING, _running_facts),
-            Table("queue", QUEUE, _queue_facts),
-            Panel("timeline", timeline.timeline, timeline.facts),
-            Panel("gpu", hardware.body, hardware.facts, of_daemon=False),
-            Panel("models", models.body, models.facts),
-            Panel("stats", stats.body, stats.facts),
-            Table("sessions", SESSIONS, sessions.facts),
-            Panel("clients", clients.body),
-            Table("recent", RECENT),
-            Panel("plots", plots.plots, of=plots.of),
-            Panel("log", log.log),
-            Panel("graph", plots.graph, lambda view: Line(" last 10 min ", "soft"), of=plots.of),
+            *(Panel(each) if each.grid is None else Table(each, each.grid) for each in RECORDS),
             Footer("footer", header.footer),
         )
 
@@ -189,8 +180,8 @@ class BoardScreen(Screen[None]):
 
     def action_go(self, name: str) -> None:
         wish = self._wish
-        if name == "sessions" and not wish.sessions:
-            self.notify("no session of an agent yet", timeout=3)
+        if not wish.shows(name):
+            self.notify(BY_NAME[name].none, timeout=3)
             return
         wish = replace(wish, maximised=wish.maximised and name, hidden=wish.hidden - {name})
         if name not in (PRESETS[wish.preset] or (name,)):
@@ -559,38 +550,7 @@ def _median(letter: str, at_s: float | None, now_s: float | None) -> str:
 
 
 def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
-    """Return a wish with the rows that panels need; the queue keeps those of its last minute."""
-    state = view.snapshot
-    if state is None:
+    """Return a wish with the rows that panels need."""
+    if view.snapshot is None:
         return wish
-    longest = max([state.waits, *(each.waiting for each in view.history.last(RECENTLY_S))])
-    return replace(
-        wish,
-        slots=sum(backend.slots for backend in state.backends),
-        queue=min(_QUEUE_STEP * -(-max(1, longest) // _QUEUE_STEP), _MOST_ROWS),
-        gpu=hardware.rows(view),
-        models=len(models.body(view, _MOST_ROWS, _MOST_ROWS)),
-        sessions=len(state.sessions.listed),
-        clients=len(state.clients),
-    )
-
-
-def _running_facts(view: ViewState) -> Line:
-    rate = sum(job.tokens_per_s or 0.0 for job in view.state.running)
-    return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
-
-
-def _queue_facts(view: ViewState) -> Line:
-    """The trend of the queue, and the requests of each class, and of each urgency level if it is heeded."""
-    state = view.state
-    if not state.queue:
-        return Line()
-    line = Line(" ").join(plots.trend(view)).add(" ")
-    for name, letter in CLASS_LETTER.items():
-        waiting = getattr(state.waiting, name)
-        line.add(f"{count(waiting)}{letter} " if waiting else "", name)
-    levels = [each for each in state.urgency.levels if each.waiting and state.urgency.heeded]
-    line.add("level " if levels else "", "faint")
-    for each in levels:
-        line.add(f"{each.level}", LEVELS[each.level][1]).add(f":{count(each.waiting)} ", "soft")
-    return line
+    return replace(wish, rows={each.name: each.rows(view) if each.rows else each.usual for each in RECORDS})

@@ -11,10 +11,11 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 
 from clairvoyant_cli.errors import printable
+from tui.board_panels import Painter
 from tui.keys import EVERYWHERE, GROUPS, MOVES
 from tui.styled_text import Line, Tone, cell, columns, wrap
 from tui.view_state import ViewState
-from tui.widgets.canvas import Canvas, Painter
+from tui.widgets.canvas import Canvas
 
 _KEY_WIDTH = 7
 _COLUMNS: tuple[tuple[str, Tone, str], ...] = (

@@ -9,13 +9,11 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.layout import PANELS
+from tui.board_panels import BY_NAME, Painter, PanelRecord
 from tui.palette import Palette
 from tui.styled_text import Line, Tone
 from tui.view_state import ViewState
 
-Painter = Callable[[ViewState, int, int], list[Line]]
-Facts = Callable[[ViewState], Line]
 MARGIN = 1  # cells to the left and right of a panel's body
 Of = Callable[[ViewState], object]  # what a drawing depends on, if time alone does not change it
 
@@ -110,30 +108,17 @@ class Canvas(Widget):
         self.redraw()
 
 
-def key_of(name: str) -> str:
-    return {"sessions": "a", "clients": "c"}.get(name) or str((PANELS.index(name) + 1) % 10)
-
-
 class Panel(Canvas, can_focus=True):
     """A canvas under a rule with its key, its name and its main fact. On a small terminal the rule lists all
     panels of the `deck` that it is in.
     """
 
-    def __init__(
-        self,
-        name: str,
-        painter: Painter | None = None,
-        facts: Facts = lambda view: Line(),
-        *,
-        of: Of | None = None,
-        of_daemon: bool = True,
-    ) -> None:
-        """What is `of_daemon` is empty before the first state, and grey while the daemon is lost."""
-        super().__init__(name, painter, of)
-        self.panel = name
+    def __init__(self, record: PanelRecord) -> None:
+        depends = record.depends if record.grid is None else record.grid.of
+        super().__init__(record.name, record.painter, depends)
+        self.record, self.panel = record, record.name
         self.deck: tuple[str, ...] = ()
-        self.fades = of_daemon
-        self._facts = facts
+        self.fades = record.of_daemon
 
     def paint(self, view: ViewState, width: int, height: int) -> list[Line]:
         inner = width - 2 * MARGIN
@@ -144,7 +129,7 @@ class Panel(Canvas, can_focus=True):
         return super().paint(view, width, height) if view.snapshot or not self.fades else []
 
     def facts(self, view: ViewState) -> Line:
-        return self._facts(view) if view.snapshot or not self.fades else Line()
+        return self.record.facts(view) if view.snapshot or not self.fades else Line()
 
     def rule(self, view: ViewState, width: int) -> Line:
         line, facts = Line("─", "track"), self.facts(view)
@@ -166,7 +151,7 @@ class Panel(Canvas, can_focus=True):
 
     def _label(self, name: str, gap: str | None = " ") -> Line:
         """Return the label of a panel; without a gap the key alone, but for the panel itself."""
-        key, named = key_of(name), f" {name}{gap or ''}"
+        key, named = BY_NAME[name].key, f" {name}{gap or ''}"
         if name != self.panel:
             return Line(f" {key}" if gap is None else f" {key}{named}", "faint")
         if self.has_focus:

@@ -5,11 +5,12 @@ from typing import Any
 
 from textual import events
 
+from tui.board_panels import PanelRecord
 from tui.formatting import count
 from tui.styled_text import Line, wrap
 from tui.table_layout import Fitted, Grid
 from tui.view_state import ViewState
-from tui.widgets.canvas import MARGIN, Facts, Panel
+from tui.widgets.canvas import MARGIN, Panel
 
 _WHEEL_ROWS = 3
 _HEADING = 2  # the rule and the column titles
@@ -22,8 +23,8 @@ class Table(Panel):
     requests come at the top: without the focus, their table shows the first ones.
     """
 
-    def __init__(self, name: str, grid: Grid[Any], facts: Facts = lambda view: Line()) -> None:
-        super().__init__(name, facts=facts, of=grid.of)
+    def __init__(self, record: PanelRecord, grid: Grid[Any]) -> None:
+        super().__init__(record)
         self.grid = grid
         self.sort = self.filter = ""
         self.marks: dict[str, Any] = {}  # rows by id, None for one that has left

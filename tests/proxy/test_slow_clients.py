@@ -13,6 +13,7 @@ import pytest
 from clairvoyant_cli.http import limits as patience_module
 from clairvoyant_cli.http import listener as listener_module
 from clairvoyant_cli.http.limits import DELAYING_BYTES_PER_S, Patience
+from clairvoyant_cli.proxy import daemon as daemon_module
 from clairvoyant_cli.proxy.composition import Daemon
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.scripted_upstream import Conversation, Script, answer, scripted, silent
@@ -32,7 +33,8 @@ async def answering(it: Conversation) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which clients are judged ticks faster, so that nobody need wait for it."""
-    monkeypatch.setattr(patience_module, "TICK_S", 0.02)
+    for module in (patience_module, daemon_module):
+        monkeypatch.setattr(module, "TICK_S", 0.02)
     monkeypatch.setattr(patience_module, "DRAINING_TIMEOUT_S", 0.1)
     monkeypatch.setattr(listener_module, "DELAYING_TIMEOUT_S", 0.1)
     monkeypatch.setattr(listener_module, "LINGER_S", 0.1)

@@ -100,6 +100,7 @@ class ServerLifecycle:
 
     async def _probe_and_wait(self, server: Server) -> None:
         """Update a server's status, and return when the next look is due."""
+        server.probe_due.clear()
         await self._probe(server)
         server.announce()
         self._check_overdue(server)
@@ -111,7 +112,6 @@ class ServerLifecycle:
             server.up_s = now
             works = server.stamps is not None and self.dispatcher.attempts_on(server.id)
             pause_s = ENGINE_EVERY_S if works or server.health.hung else UP_EVERY_S
-        server.probe_due.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await server.probe_due.wait()

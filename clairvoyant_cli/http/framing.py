@@ -97,9 +97,10 @@ class Reader:
     _head_ends: ClassVar[tuple[bytes, ...]] = (b"\r\n\r\n",)
     _chunk_line: ClassVar[re.Pattern[bytes]]
 
-    def __init__(self, state: _State) -> None:
+    _state = _State.HEAD
+
+    def __init__(self) -> None:
         self.pending = False
-        self._state = state
         self.held = bytearray()
         self._left = 0
         self._slack = 0
@@ -283,9 +284,6 @@ class RequestReader(Reader):
     _chunk_line = re.compile(_CHUNK_LINE % b"")
     _start = re.compile(rb"(?:\r\n)?+" + TCHAR + rb"*+(?: |\Z)|\r\Z")
 
-    def __init__(self) -> None:
-        super().__init__(_State.HEAD)
-
     def next_request(self) -> list[Event]:
         """The last request has been answered: read the one after it, as far as it is here."""
         self._state = _State.HEAD
@@ -313,7 +311,8 @@ class ResponseReader(Reader):
     _head_ends = (b"\n\r\n", b"\n\n")
 
     def __init__(self) -> None:
-        super().__init__(_State.DONE)
+        super().__init__()
+        self._state = _State.DONE
         self.head: ResponseHead | None = None
         self._method = b"GET"
         self._offered: list[bytes] = []

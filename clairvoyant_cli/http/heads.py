@@ -2,7 +2,7 @@
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -43,9 +43,8 @@ class Head:
 
     __slots__ = ("fields", "get")
 
-    def __init__(self, fields: Fields) -> None:
-        self.fields = fields
-        self.get = fields.first.get
+    fields: Fields
+    get: Callable[[bytes], bytes | None]
 
     @property
     def headers(self) -> list[Header]:
@@ -83,7 +82,7 @@ class RequestHead(Head):
         for name in options:
             if name in FRAMING_FIELDS and name in fields.first:
                 raise FramingError(400, f"Connection must not name {name.decode().title()}")
-        super().__init__(fields)
+        self.fields, self.get = fields, fields.first.get
         self.method = method
         self.target = target
         self.length = _request_length(fields, http10=http10)
@@ -147,7 +146,8 @@ class ResponseHead(Head):
         chunked: bool = False,
         keep_alive: bool = True,
     ) -> None:
-        super().__init__(headers if isinstance(headers, Fields) else Fields(headers))
+        self.fields = headers if isinstance(headers, Fields) else Fields(headers)
+        self.get = self.fields.first.get
         self.status, self.reason = status, reason
         self.length, self.chunked, self.keep_alive = length, chunked, keep_alive
 

@@ -35,16 +35,14 @@ DRAINING_TIMEOUT_S = 5.0  # how long a client may hold up the daemon's shutdown
 IDLE_CLIENT_S = 120.0  # how long a connection may rest between two requests (nginx: keepalive_timeout 75 s)
 
 
+@dataclass(slots=True)
 class Patience:
     """A client's credit of seconds: waiting spends it, bytes earn it."""
 
-    __slots__ = ("_due", "_moved", "_what", "left_s")
-
-    def __init__(self) -> None:
-        self.left_s = 0.0
-        self._what: str | None = None
-        self._moved = 0
-        self._due: float = 0
+    left_s: float = 0.0
+    _what: str | None = None
+    _moved: int = 0
+    _due: float = 0.0
 
     def rests(self) -> None:
         """Nothing is waited for now: the next wait has the full timeout."""
@@ -275,9 +273,6 @@ class ConnectionTable:
     def tunnels(self) -> int:
         """How many of the connections are tunnels, such as WebSockets."""
         return sum(connection.tunnels for connection in self.every)
-
-    def hurry(self) -> None:
-        self.client_timeout_s = min(self.client_timeout_s, DRAINING_TIMEOUT_S)
 
     async def check(self) -> None:
         """Check the timeouts of all connections; it is to be called every `TICK_S`."""

@@ -330,8 +330,12 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._request is not None:
             self._notice_leaving()
-        elif what is None and self._has_rested():
-            self._let_go()
+        elif (
+            what is None
+            and self._idle_s > (LINGER_S if self._ending else IDLE_CLIENT_S)
+            and (self._ending or not self._has_unread())
+        ):
+            self._let_go()  # the client has had its time to ask for more, or to end its side
 
     def _has_patience(self, what: str, elapsed_s: float, due: int) -> bool:
         moved = self._taken if what == "reader" else self._received
@@ -342,12 +346,6 @@ class ClientConnection(asyncio.Protocol):
         elif what == "body" and request is not None and request.delays_others:
             timeout_s, bytes_per_s = min(timeout_s, DELAYING_TIMEOUT_S), DELAYING_BYTES_PER_S
         return self._patience.lasts(what, moved, timeout_s, elapsed_s, due or float("inf"), bytes_per_s)
-
-    def _has_rested(self) -> bool:
-        """Whether the client has had its time to ask for more, or to end its side."""
-        if self._ending:
-            return self._idle_s > LINGER_S
-        return self._idle_s > IDLE_CLIENT_S and not self._has_unread()
 
     def _has_unread(self) -> bool:
         """Whether what the client is waited for has come: uvloop runs timers before it reads."""

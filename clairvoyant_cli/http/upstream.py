@@ -115,9 +115,13 @@ class UpstreamConnection(asyncio.Protocol):
         elif not self._hanging_up:
             # Nobody asked: the rest of an answer that was given up, or a server that closes with a 408.
             self.close()
-        elif asyncio.get_running_loop().time() - self._half_closed_s >= IN_FLIGHT_S:
+        elif (
+            self._transport is not None
+            and asyncio.get_running_loop().time() - self._half_closed_s >= IN_FLIGHT_S
+        ):
             # The server has not noticed, as Python's http.server, which does when a write fails.
-            self._reset()
+            end_with_reset(self._transport)
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         transport, self._transport = self._transport, None
@@ -227,11 +231,6 @@ class UpstreamConnection(asyncio.Protocol):
         transport.abort()
         return noticed
 
-    def _reset(self) -> None:
-        if self._transport is not None:
-            end_with_reset(self._transport)
-            self._transport.abort()
-
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -324,15 +323,11 @@ class Upstream:
         self._spare: UpstreamConnection | None = None
         self._spare_ends: asyncio.TimerHandle | None = None
         self._opening_spare = False
-        self._spawn: Spawn | None = None
+        self.open_spares: Spawn | None = None  # with it a spare is opened whenever another one begins to rest
 
     def __repr__(self) -> str:
         spare = "" if self._spare is None else ", a spare"
         return f"<Upstream {self.url}: {len(self._idle)} idle{spare}>"
-
-    def keep_spare(self, spawn: Spawn) -> None:
-        """From now on have a spare connection opened whenever another one begins to rest."""
-        self._spawn = spawn
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         """Return a free connection, a new one if `fresh`; UpstreamError if there is none."""
@@ -392,9 +387,9 @@ class Upstream:
             self._idle.popleft().close()
         # Only a server that keeps connections gets a spare: one that serves a single connection at a time
         # would wait for a request on the spare and hear nobody else.
-        if self._spawn is not None and self._spare is None and not self._opening_spare:
+        if self.open_spares is not None and self._spare is None and not self._opening_spare:
             self._opening_spare = True
-            self._spawn(self._open_spare())
+            self.open_spares(self._open_spare())
 
     def forget(self, connection: UpstreamConnection) -> None:
         if connection is self._spare:
@@ -404,7 +399,7 @@ class Upstream:
 
     async def close(self) -> None:
         """Close the idle connections and the spare, and return when they are gone."""
-        self._spawn = None
+        self.open_spares = None
         spare = self._take_spare()
         closing = [*self._idle, *([spare] if spare is not None else [])]
         self._idle.clear()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from clairvoyant_cli.addresses import Address, joined, local_url
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
-from clairvoyant_cli.http.limits import ConnectionTable
+from clairvoyant_cli.http.limits import DRAINING_TIMEOUT_S, ConnectionTable
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
@@ -40,7 +40,7 @@ from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.preemption import Preemption
 from clairvoyant_cli.proxy.requests.refusals import Refusals
-from clairvoyant_cli.proxy.requests.serving import Serving
+from clairvoyant_cli.proxy.requests.serving import ServedRequest, Serving
 from clairvoyant_cli.proxy.requests.serving_rules import ServingRules
 from clairvoyant_cli.proxy.requests.truncations import Truncations
 from clairvoyant_cli.proxy.servers.engine_queue import Annotation, EngineQueues
@@ -241,7 +241,7 @@ class Daemon:
             self.preemption.decide_soon,
             stats.compare,
             self.snapshots.backlog.look,
-            lambda: self.control.changes.note(),  # dashboards are told once all of this is in the state
+            self.control.changes.note,  # dashboards are told once all of this is in the state
         )
 
         self._clients_file, self._reloading = clients_file, asyncio.Lock()
@@ -258,7 +258,7 @@ class Daemon:
             return
         admitted = await self.admission.admit(request)
         if isinstance(admitted, Exchange):
-            await self.serving.serve(admitted, request)
+            await ServedRequest(self.serving, admitted, request).serve()
         elif isinstance(admitted, PassOn):
             self.journal.counts["passed_through"] += 1
             await self.passthrough.pass_on(request, admitted.route, admitted.client, admitted.model)
@@ -358,7 +358,7 @@ class Daemon:
     def drain(self, within_s: float = float("inf")) -> None:
         """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""
         self.drain_timeout_s = min(self.drain_timeout_s, within_s)
-        self.operation.go_down()
+        self.operation.draining = self.operation.stopping = True
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
         self.journal.event(
             logging.INFO,
@@ -366,8 +366,9 @@ class Daemon:
             f"{self._left()}, repeat the signal to stop now",
         )
         self._drain_ends_s = self.journal.clock() + self.drain_timeout_s
-        self.connections.hurry()
-        for connection in list(self.connections.every):
+        connections = self.connections
+        connections.client_timeout_s = min(connections.client_timeout_s, DRAINING_TIMEOUT_S)
+        for connection in list(connections.every):
             connection.retire()
         self._asked.set()
 

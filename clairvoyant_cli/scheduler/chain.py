@@ -54,14 +54,10 @@ class Chain:
     conversation begins with all pieces of the turn before.
     """
 
-    hashes: tuple[int, ...] = ()
+    hashes: tuple[int, ...] = ()  # empty: nothing is known of the prompt
     characters: tuple[int, ...] = ()
     parts: Parts = NO_PARTS
     media: int = 0
-
-    def __bool__(self) -> bool:
-        """Whether anything is known of the prompt."""
-        return bool(self.hashes)
 
     @property
     def length(self) -> int:

@@ -125,7 +125,11 @@ class Decision:
             server, (_, job, reason) = first
             able = free
             if len(free) > 1:
-                able = [other for other in free if other is server or self._may_start(job, other)]
+                able = [
+                    each
+                    for each in free
+                    if each is server or (fleet.may_take(each.id, job) and fleet.open_to(job, each, now))
+                ]
             roomy = [other for other in able if other.has_room(job)]
             if not roomy:
                 free = [other for other in free if other not in able]
@@ -144,9 +148,6 @@ class Decision:
                 return job, verdict.server.id, Reason.POLICY
         self.deferring = bool(passed) or any(fleet.answers_fresh(server, now) for server in free)
         return None
-
-    def _may_start(self, job: Job, server: ServerSlots) -> bool:
-        return self.fleet.may_take(server.id, job) and self.fleet.open_to(job, server, self.now)
 
     def is_overdue(self, job: Job) -> bool:
         """Return whether a waiting job is past its tau; background jobs are not while others wait."""
@@ -257,6 +258,8 @@ class Decision:
             and job.affinity not in full
             and ((shares and not (job.pinned or job.able)) or may_take(server_id, job))
         ]
+        if not self._prices:
+            return jobs
         if there := residency.swapping_to(server_id):
             return [job for job in jobs if not job.affinity or job.affinity in there]
         if residency.must_stay(server_id, self.now):

@@ -149,12 +149,6 @@ class Clients:
         """Return the decayed service of a client, in seconds per weight."""
         return self.service[interactive].used_s(client, now) / self.limits_of(client).weight
 
-    def count_waiting(self, client: str, more: int) -> None:
-        self.waiting[client] += more
-        if not self.waiting[client]:
-            del self.waiting[client]
-            self.turn_s.pop(client, None)  # its later jobs start with a full tau
-
     def count_running(self, job: Job, more: int, now: float, *, received_s: float = 0.0) -> None:
         """Count a running job, and charge its predicted cost as of its start; with -1, take that back, and
         charge the service that it has received.

@@ -208,11 +208,6 @@ class Job:
         return not (self.held or self.parked)
 
     @property
-    def pinned_to(self) -> str:
-        """The only server that can run it, "" if there are several."""
-        return self.pinned or (next(iter(self.able)) if len(self.able) == 1 else "")
-
-    @property
     def promoted(self) -> bool:
         return self.rank == FIRST
 
@@ -232,11 +227,6 @@ class Job:
         if self.done_tokens or not self.cost_s:
             return self.done_tokens
         return self.prompt_tokens * min(max(self.read_s - self.resume_s, 0.0) / self.cost_s, 1.0)
-
-    @property
-    def size_s(self) -> float:
-        """Predicted seconds of service in total, at least those already received."""
-        return self.cost_s * max(self.done_tokens / self.tokens, 1.0) if self.tokens > 0.0 else self.cost_s
 
     @property
     def remaining_s(self) -> float:

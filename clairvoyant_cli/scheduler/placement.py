@@ -155,13 +155,14 @@ class Fleet:
         server = self.servers[server_id]
         job.server_id = server_id
         job.started_s = now
-        load_s, remaining_s = self.residency.price_s(server_id, job.affinity), job.remaining_s
+        load_s, remaining_s = 0.0, job.remaining_s
+        if self.residency.prices:
+            load_s = self.residency.price_s(server_id, job.affinity)
+            self.residency.dispatched(server_id, job.id, job.affinity, now)
         job.expect(load_s + self._run_s(job, server, remaining_s), now)
         if server.speed is not None and remaining_s:
             job.pace = (job.expected_s - load_s) / remaining_s
         server.running[job.id] = job
-        if self.residency.prices:
-            self.residency.dispatched(server_id, job.id, job.affinity, now)
         job.expected = server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
 
     def thought(self, job: Job, thought: Thought, now: float) -> None:

@@ -90,11 +90,8 @@ class TailRate:
         """Start with the usual rate and one slot. `weight` is the operator's factor on each rate."""
         self.weight, self.slots = weight, 1
         self.rate = weight * USUAL_RATE
-        self._arrived_s: deque[float] = deque(maxlen=LATEST)
+        self.arrivals_s: deque[float] = deque(maxlen=LATEST)
         self._served_s: deque[float] = deque(maxlen=LATEST)
-
-    def arrived(self, now: float) -> None:
-        self._arrived_s.append(now)
 
     def served(self, service_s: float, slots: int, now: float) -> bool:
         """Note a service time in seconds; return whether `rate` or `slots` have changed."""
@@ -102,8 +99,8 @@ class TailRate:
         if len(self._served_s) < LEAST:
             return False
         mean_s = max(sum(self._served_s) / len(self._served_s) / slots, 1e-3)
-        over_s = max(now - self._arrived_s[0], 1e-3) if self._arrived_s else 1e-3
-        spare = 1.0 - len(self._arrived_s) * mean_s / over_s
+        over_s = max(now - self.arrivals_s[0], 1e-3) if self.arrivals_s else 1e-3
+        spare = 1.0 - len(self.arrivals_s) * mean_s / over_s
         rate = self.weight * SHARE * min(max(spare, SPARE[0]), SPARE[1]) / mean_s
         if slots == self.slots and abs(rate - self.rate) <= CHANGE * self.rate:
             return False
@@ -136,6 +133,18 @@ length would swap for nothing. 0.35 would cost 5 points of short P50 at 85 % acc
 MAX_PREEMPTIONS = 4  # per job, so that its reader is not interrupted without end
 
 
+def remaining_of_size(job: Job) -> float:
+    """Order by predicted seconds still due, weighed by how long the whole answer is: sqrt(remaining x size).
+
+    The geometric mean of the two is in seconds and orders as their product does: the policy RS of the class
+    SMART, whose mean sojourn is near SRPT's and whose short jobs wait less (Wierman, Harchol-Balter and
+    Osogami, SIGMETRICS 2005). By remaining time alone a long answer keeps its slot as soon as it has less
+    left than a short one needs in total. Equals keep their order of arrival.
+    """
+    size_s = job.cost_s * max(job.done_tokens / job.tokens, 1.0) if job.tokens > 0.0 else job.cost_s
+    return sqrt(max(job.remaining_s * size_s, 0.0)) + GENTLE_AGING_RATE * job.arrival_s
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A named ordering. Where servers can stop and resume jobs, it may also say which are stopped."""
@@ -148,18 +157,15 @@ class Policy:
     cause: Cause = Cause.SIZE  # of the place of a job that nothing else decides
     seldom: bool = False  # it is for comparisons
     by_level: bool = False  # urgent jobs first, and clients' claims are limited to their share
-    # Where there are several clients, the first job of each goes by `size_key` and its client's service.
+    # Where there are several clients, the first job of each goes by `seconds` and its client's service.
     by_share: bool = False
     preemptive: bool = False  # a waiting job takes a running one's slot if that gains (see `preemption`)
     margin: float = 0.0  # what a preemption must gain beyond its cost, as a share of the waiting job's time
     max_preemptions: int = MAX_PREEMPTIONS  # per job
-    # The seconds that a job is still to take, where the key does not tell. A preemption gains such seconds.
-    size_key: Callable[[Job], float] | None = None
+    # The seconds that a job is still to take, by which jobs of several clients are compared, and which a
+    # preemption gains.
+    seconds: Callable[[Job], float] = remaining_of_size
     boosts: bool = False  # the key depends on the load, and takes the seconds to load a model: see `boosted`
-
-    def seconds(self, job: Job) -> float:
-        """Return the seconds that a job is still to take, by which jobs of several clients are compared."""
-        return (self.size_key or self.key)(job)
 
     @property
     def guarded(self) -> bool:
@@ -174,18 +180,6 @@ def arrival(job: Job) -> float:
 def probability_long(job: Job) -> float:
     """Order by ascending P(Long) (Clairvoyant, section 3.4)."""
     return job.p_long
-
-
-def remaining_of_size(job: Job) -> float:
-    """Order by predicted seconds still due, weighed by how long the whole answer is: sqrt(remaining x size).
-
-    The geometric mean of the two is in seconds and orders as their product does: the policy RS of the class
-    SMART, whose mean sojourn is near SRPT's and whose short jobs wait less (Wierman, Harchol-Balter and
-    Osogami, SIGMETRICS 2005). By remaining time alone a long answer keeps its slot as soon as it has less
-    left than a short one needs in total. Equals keep their order of arrival.
-    """
-    aged_s = GENTLE_AGING_RATE * job.arrival_s
-    return sqrt(max(job.remaining_s * job.size_s, 0.0)) + aged_s
 
 
 def boosted(rate: float = USUAL_RATE, slots: int = 1) -> Callable[..., float]:
@@ -232,7 +226,6 @@ POLICIES = {
             by_share=True,
             preemptive=True,
             margin=PREEMPTION_MARGIN,
-            size_key=remaining_of_size,
             boosts=True,
         ),
         Policy(
@@ -253,6 +246,7 @@ POLICIES = {
             preemptive=True,
             margin=PREEMPTION_MARGIN,
             by_level=True,
+            seconds=urgency_then_remaining,
         ),
         Policy(
             "fcfs",

@@ -130,7 +130,7 @@ class Scheduler:
         job.moves.append(Move(now, MoveKind.SUBMITTED))
         queue.add(job, now)
         self.newcomers.came(job)
-        self.tail.arrived(now)
+        self.tail.arrivals_s.append(now)
         self.arrival_order.arrived(job, at_grant=limits.max_running is not None)
         return displaced
 
@@ -218,7 +218,7 @@ class Scheduler:
             cached_tokens = min(job.expected.tokens, prompt_tokens)
         self.sessions.answered(job, prompt_tokens, cached_tokens, tokens, calls_tool=calls_tool)
         if session is None or not session.agent:
-            cache.served_outside_sessions(prompt_tokens + tokens, now)
+            cache.other_tokens, cache.other_s = prompt_tokens + tokens, now
         return news
 
     def progress(

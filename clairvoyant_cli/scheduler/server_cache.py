@@ -93,7 +93,8 @@ class ServerCache:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._where: dict[int, list[Kept]] = {}
         self._pieces = 0
-        self._other_tokens, self._other_s = 0.0, -inf
+        # The latest request outside any session, which takes a slot and room from the sessions.
+        self.other_tokens, self.other_s = 0.0, -inf
 
     @property
     def size(self) -> tuple[float, float]:
@@ -278,10 +279,6 @@ class ServerCache:
             at_most = min(self._at_most, needed)
             self.size = 0.0 if self._at_least >= at_most else self._at_least, at_most
 
-    def served_outside_sessions(self, tokens: float, now: float) -> None:
-        """Record a request outside any session, which takes a slot and room from the sessions."""
-        self._other_tokens, self._other_s = tokens, now
-
     @property
     def holds_any(self) -> bool:
         """Whether sessions need no turns, as far as is known."""
@@ -292,7 +289,7 @@ class ServerCache:
         other, beside the requests outside sessions that were served recently. `surely`: it was seen to hold
         as many tokens.
         """
-        others = [self._other_tokens] if now - self._other_s < OTHERS_FOR_S else []
+        others = [self.other_tokens] if now - self.other_s < OTHERS_FOR_S else []
         behind = sorted(contexts + others)[self.slots :]  # at worst, the slots hold the smallest
         room_tokens = self._at_least if surely else self.room_tokens
         return len(contexts) <= 1 or sum(behind) <= room_tokens

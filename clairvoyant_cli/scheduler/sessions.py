@@ -131,7 +131,7 @@ class Sessions:
 
     def arrived(self, job: Job, now: float) -> str:
         """Return the id of a new job's session; "" without a chain or in the background."""
-        if not job.prefix or job.background_levels:
+        if not job.prefix.hashes or job.background_levels:
             return ""
         session = self._find(job)
         if session is None:
@@ -145,7 +145,9 @@ class Sessions:
             if session.active or (
                 session.last_end_s >= self._ended_s and gap_s <= GAP_MARGIN * session.longest_gap_s
             ):
-                self._hold_paid(session)
+                # It came back within a hold, or would have: no other was answered meanwhile.
+                session.unpaid = 0
+                self._unpaid.pop((session.client, session.program), None)
             if gap_s <= MAX_HOLD_S:
                 session.returns += 1
                 session.longest_gap_s = max(gap_s, 0.8 * session.longest_gap_s)
@@ -163,18 +165,6 @@ class Sessions:
                 if child.parent == session.id and not child.waiting and not child.running:
                     self._end_turn(child)
         return session.id
-
-    def _hold_paid(self, session: Session) -> None:
-        """Record that a session came back within a hold, or would have: no other was answered meanwhile."""
-        session.unpaid = 0
-        self._unpaid.pop((session.client, session.program), None)
-
-    def _hold_was_in_vain(self, session: Session) -> None:
-        session.unpaid += 1
-        program = session.client, session.program
-        self._unpaid[program] = self._unpaid.pop(program, 0) + 1
-        if len(self._unpaid) > MAX_PROGRAMS:
-            del self._unpaid[next(iter(self._unpaid))]
 
     def _is_held(self, session: Session) -> bool:
         """Whether to hold a session's turn: not after two of its program's in vain, one of them its own."""
@@ -302,7 +292,7 @@ class Sessions:
         """
         session = self.known.get(job.session)
         before = NO_CHAIN if session is None else self._prompts.get(session.id, NO_CHAIN)
-        if session is None or not before:
+        if session is None or not before.hashes:
             return ""
         news, broke = "", session.broke
         if broke is not None and goes_on(before, job.prefix):
@@ -406,7 +396,7 @@ class Sessions:
                 own = bool(job.claimed) and (session.client, session.claimed) == (job.client, job.claimed)
                 if own and not job.background_levels:
                     continue
-                if session.chain and server.cache.evicts(session.chain):
+                if session.chain.hashes and server.cache.evicts(session.chain):
                     if job.background_levels:
                         return True
                     most_s = session.returns_p * self._read_s(server.id, session.tokens)
@@ -461,7 +451,11 @@ class Sessions:
         for session in list(self.active.values()):
             if self._is_over(session, now, waiters):
                 if waiters and not session.busy and self._is_held(session):
-                    self._hold_was_in_vain(session)
+                    session.unpaid += 1
+                    program = session.client, session.program
+                    self._unpaid[program] = self._unpaid.pop(program, 0) + 1
+                    if len(self._unpaid) > MAX_PROGRAMS:
+                        del self._unpaid[next(iter(self._unpaid))]
                 self._end_turn(session)
 
     def _is_over(self, session: Session, now: float, waiters: int) -> bool:

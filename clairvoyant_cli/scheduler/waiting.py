@@ -54,7 +54,11 @@ class WaitingJobs:
 
     def count(self, job: Job, more: int) -> None:
         self.interactive += more * (not job.background_levels)
-        self._clients.count_waiting(job.client, more)
+        clients, client = self._clients, job.client
+        clients.waiting[client] += more
+        if not clients.waiting[client]:
+            del clients.waiting[client]
+            clients.turn_s.pop(client, None)  # its later jobs start with a full tau
 
     def displaced_by(self, client: str) -> Job:
         """Return the waiting job to drop for a new one of a client; QueueFullError if that is the new one."""
@@ -96,7 +100,8 @@ class WaitingJobs:
         found = dict[str, float]()
         for job in self.jobs.values():
             if job.ready:
-                found[job.pinned_to] = found.get(job.pinned_to, 0.0) + job.cost_s
+                only = job.pinned or (next(iter(job.able)) if len(job.able) == 1 else "")
+                found[only] = found.get(only, 0.0) + job.cost_s
         return found
 
     # -- places ---------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ ALL_POLICIES = POLICIES | {
             in_seconds=True,
             preemptive=True,
             margin=PREEMPTION_MARGIN,
+            seconds=tail_inflated(remaining_of_size),
         ),
     )
 }

@@ -56,10 +56,6 @@ class Reading(NamedTuple):
         share = STATED_DRAWS if self.states_length else self.row.item(STATED_SHARE)
         return mean + share * (self.row.item(STATED_MEAN) - STATED_BELOW - mean)
 
-    def blended(self, score: float, share: float) -> float:
-        """Return the score mixed with a share of another one."""
-        return self.score + share * (score - self.score)
-
 
 class WordWeights:
     """A weight in log tokens for each gram that several families of traffic share, 0 for all others.

@@ -97,7 +97,9 @@ class LexicalPredictor(Predictor):
         context, reading = step_context(view), None
         if context is None:
             reading = self._model.read(view.prompt, view.cut)
-            score = reading.score if opinion is None else reading.blended(opinion.score, opinion.share)
+            score = reading.score
+            if opinion is not None:
+                score += opinion.share * (opinion.score - score)
             context = consider(view, reading.drawn(calibration.mean_at(score)))
         hashes = gram_hashes(words_of(view.prompt)) if reading is None else reading.hashes
         client = crc32(view.client.encode("utf-8", "replace"))
@@ -124,7 +126,12 @@ class LexicalPredictor(Predictor):
             dense[: len(NAMES)] = self._model.standardise(reading.row, _CUE_VALUE)
             dense[_CHARACTERS] *= LENGTH_VALUE / _CUE_VALUE
         dense[_MEAN] = MEAN_VALUE * (context.mean - TYPICAL_MEAN)
-        keys = dict.fromkeys((*context.keys, *_keys(view)), KEY_VALUE)
+        # The keys that a request shares with others; a level is learned for each.
+        keys = dict.fromkeys((*context.keys, "", f"model {view.model}", f"client {view.client}"), KEY_VALUE)
+        if view.system:
+            keys[f"template {view.system[:_TEMPLATE_CHARACTERS]}"] = KEY_VALUE
+        if view.thinking is not None:
+            keys[f"thinking {view.model} {view.thinking}"] = KEY_VALUE
         if view.step is not None:
             dense[_STEP] = step_numbers(view.step)
             dense[_STEP] *= NUMBER_VALUE
@@ -221,13 +228,3 @@ class LexicalPredictor(Predictor):
             raise ModelError("the learnt state belongs to another model: learning starts over")
         self._heads, self._chores = heads, chores
         self._judged = Judged()  # what was judged were other predictions
-
-
-def _keys(view: PromptView) -> list[str]:
-    """Return the keys that a request shares with others; a level is learned for each."""
-    keys = ["", f"model {view.model}", f"client {view.client}"]
-    if view.system:
-        keys.append(f"template {view.system[:_TEMPLATE_CHARACTERS]}")
-    if view.thinking is not None:
-        keys.append(f"thinking {view.model} {view.thinking}")
-    return keys

@@ -23,6 +23,7 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import ReadBody
+from clairvoyant_cli.proxy.requests.serving import ServedRequest
 from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import PromptView
@@ -268,7 +269,7 @@ class CaseRunner:
         self.server.health.forget()
         self.serving.preemption._plain.clear()
         self.outcomes.clear()
-        await self.serving.serve(exchange, request)
+        await ServedRequest(self.serving, exchange, request).serve()
         return self.fault(client, self.outcomes)
 
     def ended(self, of: Ended) -> None:

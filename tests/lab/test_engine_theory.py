@@ -1,6 +1,7 @@
 """The engine against queueing theory: each formula within the confidence interval of independent runs."""
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -15,7 +16,13 @@ from tests.lab import theory
 
 RATE_PER_S = 0.7
 REQUESTS = 1000
-SRPT = Policy("srpt", lambda entry: entry.remaining_s, preemptive=True, max_preemptions=1 << 30)
+SRPT = Policy(
+    "srpt",
+    key := attrgetter("remaining_s"),
+    preemptive=True,
+    max_preemptions=1 << 30,
+    seconds=key,
+)
 SEEDS = 8
 
 

@@ -54,12 +54,10 @@ def answered(parts: DaemonParts, exchange: Exchange) -> None:
     parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
 
 
-async def test_dashboards_are_told_of_an_end_once_it_is_counted_learned_from_and_its_slot_is_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_dashboards_are_told_of_an_end_once_it_is_counted_learned_from_and_its_slot_is_free() -> None:
     parts, states = daemon_parts(), list[Snapshot]()
     running, waiting = queued(parts), queued(parts)
-    monkeypatch.setattr(parts.control.changes, "note", lambda: states.append(parts.snapshot()))
+    parts.changed.functions[-1] = lambda: states.append(parts.snapshot())  # which told dashboards
     answered(parts, running)
     state = states[0]
     assert [each.id for each in state.recent] == [running.id]
@@ -205,7 +203,9 @@ async def test_a_row_shows_each_change_of_its_request_and_its_servers_at_once() 
     parts.snapshot()
     for change in (
         lambda: scheduler.reestimate(exchange.id, now, **estimates),
-        lambda: exchange.repredicted(replace(exchange.asked.prediction, expected_tokens=77.0)),
+        lambda: setattr(
+            exchange.asked, "prediction", replace(exchange.asked.prediction, expected_tokens=77.0)
+        ),
         lambda: setattr(exchange, "reasons", (("length", 1.0),)),
         lambda: scheduler.set_terms(exchange.id, Terms("ben", 0, 0), now),
         lambda: scheduler.set_urgency(exchange.id, 1, UrgencySource.OPERATOR, now),

@@ -68,7 +68,7 @@ async def test_what_no_worker_took_up_goes_back_and_is_granted_again() -> None:
 async def test_who_comes_back_from_a_worker_while_all_goes_down_is_sent_away(event: Failed) -> None:
     parts = daemon_parts()
     exchange = parts.queued("x")
-    parts.operation.go_down()
+    parts.operation.draining = parts.operation.stopping = True
     assert parts.after(exchange, event) == Finish(Outcome.REJECTED, 503, SHUTTING_DOWN)
 
 
@@ -160,7 +160,7 @@ async def test_a_client_that_leaves_with_the_last_event_had_its_answer() -> None
 async def test_what_we_end_as_we_go_down_is_not_its_clients_doing() -> None:
     parts = daemon_parts()
     exchange = parts.queued("x")
-    parts.operation.go_down()
+    parts.operation.draining = parts.operation.stopping = True
     parts.operation.stopped = True
     command = parts.after(exchange, ClientLeft(at_work=True, status=200))
     assert command == Finish(Outcome.REJECTED, 200, at_work=True)

@@ -96,7 +96,7 @@ async def upstream_of(server: Server) -> AsyncIterator[tuple[Upstream, Opened]]:
     upstream = Upstream(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
     async with asyncio.TaskGroup() as group:
         opened = Opened(group)
-        upstream.keep_spare(opened)
+        upstream.open_spares = opened
         yield upstream, opened
         await upstream.close()
         listener.close()

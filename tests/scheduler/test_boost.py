@@ -32,7 +32,7 @@ def test_with_more_slots_the_head_start_is_that_of_one_faster_slot() -> None:
 def fed(gap_s: float, service_s: float, slots: int = 1, answers: int = 100, weight: float = 1.0) -> TailRate:
     rate = TailRate(weight)
     for number in range(answers):
-        rate.arrived(number * gap_s)
+        rate.arrivals_s.append(number * gap_s)
         rate.served(service_s, slots, number * gap_s)
     return rate
 

@@ -80,7 +80,7 @@ def test_how_many_sessions_it_holds() -> None:
     assert cache.holds([5000.0], 0.0), "one is always served"
     assert cache.holds([400.0, 600.0, 300.0], 0.0), "the slot has one of them"
     assert not cache.holds([500.0, 600.0, 500.0], 0.0)
-    cache.served_outside_sessions(200.0, 10.0)
+    cache.other_tokens, cache.other_s = 200.0, 10.0
     assert not cache.holds([400.0, 600.0, 300.0], 11.0)
     assert cache.holds([400.0, 600.0, 300.0], 100.0)
     cache.slots = 2

@@ -90,10 +90,6 @@ class Access:
         peer = request.connection.peer
         return THIS_MACHINE if is_loopback(peer) else peer
 
-    def programs_of(self, client: str) -> Programs | None:
-        """Return what tells which program an admitted client is; None if that does not matter."""
-        return self.programs if client == THIS_MACHINE and not self.clients.keys else None
-
     def _refused(self, objection: str) -> Refusal:
         """Return a refusal. Each is logged once; any page can cause any number of different ones."""
         if objection not in self._logged and len(self._logged) < MOST_LOGGED:

@@ -259,18 +259,14 @@ class _Alone(Collector):
         yield self.metric
 
 
-def _error_type(of: Ended) -> str:
-    """Return what went wrong, "" if nothing did."""
-    if of.status >= 400 and of.outcome not in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
-        return str(of.status)
-    return "" if of.outcome is Outcome.COMPLETED else of.outcome.value
-
-
 def genai_attributes(of: Ended) -> dict[str, str]:
     """Return the attributes in `GENAI_LABELS` of an ended request, "" for one that does not apply."""
     host, port = of.last.address or ("", "")
     operation, provider = OPERATIONS.get(of.shape, "chat"), of.last.provider or "clairvoyant"
-    values = operation, provider, of.model, host, str(port), _error_type(of)
+    error = "" if of.outcome is Outcome.COMPLETED else of.outcome.value
+    if of.status >= 400 and of.outcome not in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
+        error = str(of.status)
+    values = operation, provider, of.model, host, str(port), error
     return dict(zip(GENAI_LABELS, values, strict=True))
 
 

@@ -62,7 +62,13 @@ class RequestStats:
             self._waits_s[of.level].append(of.waited_s)
             for each in of.uses:
                 if each.worked:
-                    self._count_busy(each.granted_s, each.ended_s)
+                    first, last = max(int(each.granted_s), int(each.ended_s) - BUSY_S), int(each.ended_s)
+                    for second in range(first, last + 1):
+                        used_s = min(each.ended_s, second + 1.0) - max(each.granted_s, second)
+                        self.busy_s[second] = self.busy_s.get(second, 0.0) + used_s
+            if len(self.busy_s) > 2 * BUSY_S:
+                since = int(of.ended_s) - BUSY_S
+                self.busy_s = {second: s for second, s in self.busy_s.items() if second >= since}
         if of.counts:
             self.times[LengthClass(of.length_class)].append((of.waited_s, of.sojourn_s))
         self.recent.append(finished_request(of))
@@ -118,13 +124,6 @@ class RequestStats:
         """Return the mean sojourn time of recent Short answers (Clairvoyant, section 3.4)."""
         times = self.times[LengthClass.SHORT]
         return sum(sojourn_s for _, sojourn_s in times) / len(times) if times else None
-
-    def _count_busy(self, start: float, end: float) -> None:
-        for second in range(max(int(start), int(end) - BUSY_S), int(end) + 1):
-            used_s = min(end, second + 1.0) - max(start, second)
-            self.busy_s[second] = self.busy_s.get(second, 0.0) + used_s
-        if len(self.busy_s) > 2 * BUSY_S:
-            self.busy_s = {second: s for second, s in self.busy_s.items() if second >= int(end) - BUSY_S}
 
     def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
         """Return rho over the last `over_s` seconds, `BUSY_S` at most; `running` is when the busy slots were

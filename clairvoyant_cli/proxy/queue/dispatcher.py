@@ -99,15 +99,18 @@ class Dispatcher:
         slot = 0
         while slot in taken:
             slot += 1
-        exchange.begin(
-            Attempt(
-                dispatch,
-                slot=slot,
-                granted_s=now,
-                expected_s=exchange.service_s(now) + job.expected_s,
-                moves=tuple(job.moves),
-            )
+        exchange.attempt = Attempt(
+            dispatch,
+            dispatch.server_id,
+            slot=slot,
+            granted_s=now,
+            expected_s=exchange.service_s(now) + job.expected_s,
+            moves=tuple(job.moves),
         )
+        exchange.attempts.append(exchange.attempt)
+        exchange.phase = Phase.CONNECTING
+        if not exchange.granted.done():
+            exchange.granted.set_result(None)
         if dispatch.reason is Reason.TAU:
             self.firings.append(now)
             del self.firings[:-MAX_FIRINGS]
@@ -130,7 +133,8 @@ class Dispatcher:
         if exchange.attempt is None:
             self.scheduler.cancel(exchange.id, self._clock())
         else:
-            self._free(exchange, status)
+            # With a successful answer, the backend had loaded the model.
+            self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
         self._told.ended(exchange)
         self._forget(exchange)
 
@@ -210,12 +214,8 @@ class Dispatcher:
         try:
             await release(exchange)
         finally:
-            self._free(exchange, status)
+            self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
             self._forget(exchange)
-
-    def _free(self, exchange: Exchange, status: int) -> None:
-        # With a successful answer, the backend had loaded the model.
-        self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
 
     def _settle(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         exchange.end = RequestEnd(outcome, status, self._clock())

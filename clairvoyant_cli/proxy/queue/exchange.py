@@ -74,6 +74,7 @@ class Attempt:
     """One use of a slot by a request. Times are on the daemon's clock."""
 
     dispatch: Dispatch
+    server_id: str
     slot: int
     granted_s: float
     expected_s: float  # the predicted service time
@@ -97,10 +98,6 @@ class Attempt:
     overdue_s: float | None = None  # since when it is overdue
     give_up: Callable[[UpstreamError], None] | None = None  # to try another server; None if that is not safe
     stop_reading: Callable[[], bool] | None = None  # preempts it; False if its client would notice
-    server_id: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.server_id = self.dispatch.server_id
 
     @property
     def tokens(self) -> int:
@@ -199,19 +196,6 @@ class Exchange:
             held_s += (each.ended_s or until_s) - each.granted_s
         return held_s
 
-    @property
-    def not_ready_since_s(self) -> float | None:
-        """When a backend first said that it could not answer yet."""
-        ended = (each.ended_s for each in self.attempts if each.end is AttemptEnd.NOT_READY)
-        return next(ended, None)
-
-    def begin(self, attempt: Attempt) -> None:
-        self.attempts.append(attempt)
-        self.attempt = attempt
-        self.phase = Phase.CONNECTING
-        if not self.granted.done():
-            self.granted.set_result(None)
-
     def wait_again(self, why: AttemptEnd, now: float) -> None:
         """Go back to the queue. An attempt of which nothing is kept has brought nothing."""
         attempt = self.attempt
@@ -240,11 +224,6 @@ class Exchange:
         if self.attempt is not None:
             attempt = self.attempt
             attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
-
-    def repredicted(self, prediction: Prediction) -> None:
-        """Replace the prediction by a better one, which is shown, judged and learned from."""
-        self.asked.prediction = prediction
-        self.reasons = None
 
     def waited_s(self, now: float) -> float:
         """Total seconds in the queue until now or its end."""

@@ -114,9 +114,6 @@ class Operation:
         self.dispatcher.scheduler.resume()
         self.draining = False
 
-    def go_down(self) -> None:
-        self.draining = self.stopping = True
-
     def set_clients(self, clients: Clients, before: Clients) -> None:
         """Apply other rules for clients than those of `before`, also to queued requests."""
 

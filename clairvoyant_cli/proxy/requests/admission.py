@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from clairvoyant_cli.addresses import THIS_MACHINE
 from clairvoyant_cli.backends.priority import FIELD, OUTDATED
 from clairvoyant_cli.backends.prober import MARK_HEADER
 from clairvoyant_cli.http.heads import RequestHead
@@ -179,7 +180,8 @@ class ExchangeFactory:
             not_before_s=now + ALONG_S if terms.background_levels and chore and chore.along else 0.0,
         )
         shown = parsed.view.prompt[:SHOWN_CHARS] if self.show_prompts and parsed.view else None
-        trace = decoded(request.head.get(b"traceparent") or b"")
+        traced = request.head.get(b"traceparent")
+        trace = "" if traced is None else decoded(traced)
         body = request.whole(SMALL_BYTES) if self.record_prompts and parsed.view else None
         return Exchange(
             job,
@@ -284,7 +286,9 @@ class Admission:
             return asks
         request.schedule()
         named = None
-        if (programs := self.access.programs_of(asks.client)) is not None:
+        # Without keys, all programs of this machine are one client otherwise.
+        programs = None if asks.client != THIS_MACHINE or self.access.clients.keys else self.access.programs
+        if programs is not None:
             named = programs.search(request.connection)
             if not named.done():
                 await asyncio.wait([named], timeout=WAIT_S)
@@ -296,7 +300,7 @@ class Admission:
             if refused is not None:
                 return refused
             parsed, whole = await self._parsed(request, asks, pieces)
-            if (repeated := self.refusals.of_repeated(request, asks.client)) is not None:
+            if self.refusals.final and (repeated := self.refusals.of_repeated(request, asks.client)):
                 return self._rejected(asks.route, repeated)
             await READING.next()
         with READING:
@@ -393,8 +397,8 @@ class Admission:
     @contextmanager
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:
         """Count a request while its body is parsed; yield a refusal if more are than could wait or start."""
-        client = asks.client
-        if self._entering[client] >= self.pool.queue.capacity + self.pool.slots:
+        client, most = asks.client, self.pool.queue.capacity
+        if self._entering[client] >= most and self._entering[client] >= most + self.pool.slots:
             yield self._rejected(asks.route, self.refusals.full())
             return
         self._entering[client] += 1

@@ -110,7 +110,7 @@ class SecondOpinions:
         if view is None or exchange.end is not None:
             return
         prediction = self.predictor.predict(view, opinion)
-        exchange.repredicted(prediction)
+        exchange.asked.prediction, exchange.reasons = prediction, None  # it is shown, judged and learned from
         prompt_tokens = exchange.job.prompt_tokens
         estimates = self.times.estimates(exchange.asked.parsed, prediction, prompt_tokens)
         if self.dispatcher.reestimate(exchange, estimates):

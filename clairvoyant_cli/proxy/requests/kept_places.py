@@ -25,7 +25,8 @@ class Left:
 
     @property
     def next_id(self) -> str:
-        return f"{self.id.partition('.')[0]}.{attempts_of(self.id) + 1}"
+        first, _, attempts = self.id.partition(".")
+        return f"{first}.{int(attempts or 1) + 1}"
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Resubmissions:
         """
         if not waiting:
             self._emptied_s = now
-        left = self._take(client, (claimed, chain.hashes[-1])) if chain else None
+        left = self._take(client, (claimed, chain.hashes[-1])) if chain.hashes else None
         if left is None or now - left.left_s > KEPT_S:
             return None
         return left, left.age_s + now - max(left.left_s, self._emptied_s)
@@ -79,7 +80,3 @@ class Resubmissions:
         if not kept:
             self._left.pop(client, None)
         return left
-
-
-def attempts_of(request_id: str) -> int:
-    return int(request_id.partition(".")[2] or 1)

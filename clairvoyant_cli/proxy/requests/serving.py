@@ -111,10 +111,6 @@ class Serving:
     predictor: Predictor
     held: HeldContexts | None = None
 
-    async def serve(self, exchange: Exchange, request: Request) -> None:
-        """Serve an exchange to its end, in as many attempts as that takes."""
-        await _Served(self, exchange, request).serve()
-
     async def stop(self, exchange: Exchange) -> None:
         """Return when the server has stopped working for an exchange, or for as long as that may take."""
         attempt = exchange.attempt
@@ -143,7 +139,7 @@ class Serving:
 
 
 @dataclass(slots=True, eq=False)
-class _Served:
+class ServedRequest:
     """A request that is being served: its attempts one after the other, and what each answer brings."""
 
     serving: Serving
@@ -156,11 +152,10 @@ class _Served:
     resumes: bool = field(init=False)  # it goes on with an answer that had begun
     relay: Relay | None = field(init=False)  # None until it is connected
 
-    def __post_init__(self) -> None:
-        self.heartbeat = Heartbeat(self.exchange, self.request, self.serving.refusals, self.serving.silent_s)
-
     async def serve(self) -> None:
+        """Serve the exchange to its end, in as many attempts as that takes."""
         exchange, request, dispatcher = self.exchange, self.request, self.serving.dispatcher
+        self.heartbeat = Heartbeat(exchange, request, self.serving.refusals, self.serving.silent_s)
         command: Command | None = None
         try:
             while command is None or isinstance(command, WaitAgain):
@@ -168,7 +163,10 @@ class _Served:
                 command = self.serving.rules.after(exchange, event)
                 if isinstance(command, WaitAgain):
                     if isinstance(event, Failed) and command.why is AttemptEnd.BROKEN:
-                        self._report_repeat(event.why)
+                        self.serving.journal.counts["repeats"] += 1
+                        how = "goes on" if exchange.has_begun else "is asked for again"
+                        news = f"{self.server.name} broke off the answer to {exchange.id} ({event.why})"
+                        self.serving.journal.event(logging.WARNING, f"{news}: it {how}")
                     if request.answered and exchange.splice is not None:
                         self.heartbeat.suspend(exchange.splice.blank)
                 carry_out(command, exchange, dispatcher, self.serving.stop)
@@ -256,9 +254,12 @@ class _Served:
         exchange, request, server, pool = self.exchange, self.request, self.server, self.serving.pool
         resumes, shape = self.resumes, exchange.asked.route.shape
         may_wait = request.complete and server.adapter.REPORTS_LOADING and not server.health.given_up
-        if may_wait and (since_s := exchange.not_ready_since_s) is not None:
-            # Others may have been served since: one model may be missing for good.
-            may_wait = self.serving.journal.clock() - since_s < server.health.grace_s
+        for attempt in exchange.attempts if may_wait else ():
+            if attempt.end is AttemptEnd.NOT_READY:
+                # Others may have been served since: one model may be missing for good.
+                since_s = attempt.ended_s or 0.0
+                may_wait = self.serving.journal.clock() - since_s < server.health.grace_s
+                break
         kind: Callable[..., Relay] = Relay
         if exchange.splice is not None:
             content_type = server.adapter.json_type(exchange.splice.asked.shape) or b""
@@ -434,15 +435,6 @@ class _Served:
                 self.serving.preemption.streams_more(self.server, exchange.job.model)
         exchange.splice = None
         return request.complete and has_no_side_effects(request, exchange.asked.parsed)
-
-    def _report_repeat(self, why: str) -> None:
-        """Count an answer that broke off and is asked for again, unnoticed by its client."""
-        self.serving.journal.counts["repeats"] += 1
-        name, job_id = self.server.name, self.exchange.id
-        how = "goes on" if self.exchange.has_begun else "is asked for again"
-        self.serving.journal.event(
-            logging.WARNING, f"{name} broke off the answer to {job_id} ({why}): it {how}"
-        )
 
 
 def _overrun(exchange: Exchange) -> None:

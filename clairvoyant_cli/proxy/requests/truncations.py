@@ -109,7 +109,7 @@ class Truncations:
             exchange.remark = f"prompt of about {length.about:,.0f} tokens cut to the context of {context:,}"
             news = f"{server.name} read {read:,} tokens of {exchange.id}: {exchange.remark}"
             self.say(logging.WARNING, f"{news}; set {larger_context(length.about)}")
-        elif parsed.conversation.chain and read >= 4.0 * parsed.prompt_tokens / CHARACTERS_A_TOKEN:
+        elif parsed.conversation.chain.hashes and read >= 4.0 * parsed.prompt_tokens / CHARACTERS_A_TOKEN:
             chain = parsed.conversation.chain
             self._read[chain.hashes[-1]] = 4.0 * parsed.prompt_tokens, chain.length, read
             if len(self._read) > MAX_PROMPTS:

@@ -15,6 +15,7 @@ from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.loaded_models import asked_context
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.silence import FORGETTING
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS
 from clairvoyant_cli.scheduler.job import Estimates
 from predictor.record import Prediction
@@ -51,7 +52,7 @@ class ServiceTimes:
         """Return the expected tokens of a prompt's text, and of each medium of a kind and size in it."""
         model, client, chain = parsed.model, parsed.client, parsed.conversation.chain
         text_tokens = parsed.prompt_tokens
-        if chain:
+        if chain.hashes:
             ratio = self.tokens_per_character.get(model, client)
             text_tokens = (USUAL_RATIO if ratio is None else ratio) * chain.text_length
         of_each = {}
@@ -107,7 +108,7 @@ class ServiceTimes:
         server, totals, prompt = self.pool.by_id.get(of.last.server_id), of.totals, of.prompt
         if server is None or not totals.complete:
             return
-        server.silences.answered()
+        server.silences.longest_s *= FORGETTING
         if of.cost_s and completed and not of.has_media:  # media tell nothing about text
             unread_tokens = max(of.job_prompt_tokens - prompt.expected_cached_tokens, 0.0)
             expected = server.speeds.seconds(unread_tokens, of.job_tokens) / of.cost_s
@@ -131,7 +132,7 @@ class ServiceTimes:
             return
         server, totals = self.pool.server_of(exchange), attempt.totals
         attempt.prompt = prompt = _prompt_use(attempt, job.expected.tokens, server.speeds)
-        if not (totals.complete and job.prefix):
+        if not (totals.complete and job.prefix.hashes):
             return
         prompt_tokens = totals.prompt_tokens
         if prompt_tokens is None:

@@ -49,9 +49,6 @@ class Silences:
         self._model, attempt.heard_s, self.heard_s = attempt.dispatch.job.model, now, now
         self.granted_s = max(self.granted_s, attempt.granted_s)
 
-    def answered(self) -> None:
-        self.longest_s *= FORGETTING
-
     def is_cold(self, attempt: Attempt) -> bool:
         return attempt.dispatch.job.model != self._model or attempt.granted_s - self.heard_s > WARM_S
 

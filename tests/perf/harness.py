@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -58,18 +57,7 @@ def chat_body(messages: str | list[dict[str, str]], tokens: int, model: str = "a
     return {"model": model, "messages": messages} | limits
 
 
-def many_connections(url: str) -> httpx.AsyncClient:
-    """Return a client with a connection for each request: a server may close an idle one at any moment."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    return httpx.AsyncClient(base_url=url, timeout=3600, limits=limits, trust_env=False)
-
-
 # -- our commands -------------------------------------------------------------------------------------------
-
-
-def clairvoyant(*words: object) -> str:
-    command = [sys.executable, "-m", "clairvoyant_cli", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import ReadBody
-from clairvoyant_cli.proxy.servers.client_means import MOST_CLIENTS, MOST_KEYS, ClientMeans
+from clairvoyant_cli.proxy.servers.service_times import MOST_CLIENTS, MOST_KEYS, ClientMeans
 from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
 
 PATH = "/v1/chat/completions"

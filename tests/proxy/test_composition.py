@@ -18,8 +18,8 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange, RequestEnd
 from clairvoyant_cli.proxy.requests.admission import ReadBody
 from clairvoyant_cli.proxy.requests.serving_rules import ClientLeft
 from clairvoyant_cli.proxy.requests.truncations import Truncations
-from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
+from clairvoyant_cli.proxy.servers.service_times import ClientMeans
 from clairvoyant_cli.scheduler.chain import Chain
 from clairvoyant_cli.scheduler.job import Estimates, Terms
 from clairvoyant_cli.scheduler.server_cache import USUAL_WEIGHT

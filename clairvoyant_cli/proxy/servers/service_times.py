@@ -1,9 +1,11 @@
 """Estimates service times from predicted lengths, and learns the servers' speeds from their answers."""
 
 import logging
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import inf
+from statistics import median_low
 
 from clairvoyant_cli.backends.ollama import full_name
 from clairvoyant_cli.backends.speeds import Speeds
@@ -12,7 +14,6 @@ from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, PromptUse
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
-from clairvoyant_cli.proxy.servers.client_means import ClientMeans
 from clairvoyant_cli.proxy.servers.loaded_models import asked_context
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.silence import FORGETTING
@@ -27,6 +28,50 @@ MEDIUM_TOKENS = MEDIUM_CHARACTERS * USUAL_RATIO  # of a picture or another mediu
 TELLING_CHARACTERS = 400
 READ_SHARE = 0.25  # of the time that a whole prompt takes, in which it was certainly not read
 TELLING_S = 0.5  # where a prompt is read sooner, the time of an answer does not tell what was cached
+WEIGHT = 0.3  # of the latest value in a mean
+MOST_AT_ONCE = 4.0  # factor by which one value may differ from the mean, to count in full
+MOST_CLIENTS = 256
+MOST_KEYS = 64  # for each client
+
+
+@dataclass(slots=True)
+class Mean:
+    value: float
+    learned: int = 1
+
+
+@dataclass(slots=True)
+class ClientMeans:
+    """Running means of what requests turned out to take, by client and key: what a client chooses, such as a
+    model's name, or how long a recording claims to be, changes little for others. Beyond the limits, the
+    clients without recent answers are forgotten, and of one client the keys with the fewest.
+    """
+
+    _known: OrderedDict[str, dict[Hashable, Mean]] = field(default_factory=OrderedDict)
+
+    def get(self, key: Hashable, client: str = "") -> float | None:
+        """Return a client's mean; one without any has the median of the others'. None if nobody has one."""
+        own = self._known.get(client, {}).get(key)
+        if own is not None:
+            return own.value
+        values = [means[key].value for means in self._known.values() if key in means]
+        return median_low(values) if values else None
+
+    def learn(self, key: Hashable, client: str, value: float) -> None:
+        """Learn a value, which is not negative."""
+        means = self._known.setdefault(client, {})
+        self._known.move_to_end(client)
+        if len(self._known) > MOST_CLIENTS:
+            self._known.popitem(last=False)
+        mean = means.get(key)
+        if mean is not None:
+            near = min(max(value, mean.value / MOST_AT_ONCE), mean.value * MOST_AT_ONCE)
+            mean.value += WEIGHT * (near - mean.value)
+            mean.learned += 1
+            return
+        if len(means) >= MOST_KEYS:
+            del means[min(means, key=lambda each: means[each].learned)]
+        means[key] = Mean(value)
 
 
 @dataclass(slots=True)

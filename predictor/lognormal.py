@@ -19,6 +19,7 @@ _NORMAL = NormalDist()
 
 FARTHEST = 5.0  # spreads above the mean; beyond, a tail is as good as its approximation (Mills' ratio)
 
+
 Edge = tuple[float, float]
 """Bias and slope of the log odds at a class boundary, as `card.Calibration` explains."""
 
@@ -31,11 +32,6 @@ def log_tokens(tokens: float) -> float:
 def tokens_at(place: float) -> float:
     """Return the tokens at a place of that scale, never less than 1."""
     return max(exp(place) - SHIFT_TOKENS, 1.0)
-
-
-def _below(distance: float, edge: Edge) -> float:
-    """Return the probability of an answer below a class boundary, `distance` spreads above the mean."""
-    return 0.5 + 0.5 * tanh(0.5 * (edge[0] + edge[1] * distance))
 
 
 def median_above(mean: float, spread: float, least: float) -> float:
@@ -81,8 +77,10 @@ def prediction_of(
         cap = None
     wide = spread * scale
     (bias, slope), (long_bias, long_slope) = calibration.short_edge, calibration.long_edge
-    short = _below((LOG_SHORT - mean) / wide, (bias + shifts[0], slope))
-    below_long = max(_below((LOG_LONG - mean) / wide, (long_bias + shifts[1], long_slope)), short)
+    # The logistic function of the log odds of an answer below each boundary.
+    short = 0.5 + 0.5 * tanh(0.5 * (bias + shifts[0] + slope * (LOG_SHORT - mean) / wide))
+    long_odds = long_bias + shifts[1] + long_slope * (LOG_LONG - mean) / wide
+    below_long = max(0.5 + 0.5 * tanh(0.5 * long_odds), short)
     medium, long = below_long - short, 1.0 - below_long
     upper = tokens_at(q90)
     if cap is not None:

@@ -119,7 +119,8 @@ class Request:
             self.connection.table.hold(self._client, -self._charged)
             self.connection.table.hold(client, self._charged)
         self._client = client
-        self.welcome_body()
+        if self.expects_continue:
+            self.welcome_body()
         if not self.complete:
             await self._read_to(min(limit_bytes, SHORT_BYTES))
         if not self.complete and limit_bytes > SHORT_BYTES:

@@ -100,7 +100,7 @@ def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
     parent = next(filter(None, map(head.get, PARENT_HEADERS)), b"")
     if claimed and agent:
         parent = claimed + (head.get(PARENT_AGENT_HEADER) or b"")
-    return (hashed(claimed + agent) if claimed else conversation.claimed), hashed(parent)
+    return (hashed(claimed + agent) if claimed else conversation.claimed), hashed(parent) if parent else ""
 
 
 def hashed(claim: bytes) -> str:
@@ -190,7 +190,7 @@ class ConversationReader:
         return Conversation(
             Chain(tuple(self._hashes), tuple(self._characters), parts, sum(self.media.values())),
             self.media,
-            claimed=_claimed(held),
+            claimed="" if held.prompt_cache_key is held.metadata is ABSENT else _claimed(held),
             agentic=bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS)),
             thinks=any(map(body.__contains__, THINKS)),
         )
@@ -265,8 +265,6 @@ def _entries(whole: bytes, listed: Raw, begin: int) -> Iterator[tuple[int, Raw]]
 
 def _claimed(held: RequestBody) -> str:
     """Return the session that a body claims: of OpenAI's `prompt_cache_key` or Anthropic's `metadata`."""
-    if held.prompt_cache_key is ABSENT and held.metadata is ABSENT:
-        return ""
     key = text(held.prompt_cache_key)
     user = "" if key else text(nested(held.metadata).user_id)
     if user.startswith("{"):

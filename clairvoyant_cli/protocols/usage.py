@@ -216,7 +216,12 @@ class UsageReader:
             lines = before.split(b"\n", FIRST_LINES)[:FIRST_LINES] + last
             if self._sse:
                 lines = [line[5:] for line in lines if line.startswith(b"data:")]
-            closed, counted = (self._sse and b"[DONE]" in self._tail[-64:]) or _is_closed(lines), self.tokens
+            closed, counted = self._sse and b"[DONE]" in self._tail[-64:], self.tokens
+            if not closed:  # the last event may mark the end of the answer
+                ends = next(
+                    (event for line in reversed(lines) if (event := object_of(line)) is not None), None
+                )
+                closed = ends is not None and ending_of(ends) is Kind.END
         found = _totals_in(filter(MAY_HAVE_TOTALS.search, lines))
         if counted and closed and not found.get("error"):
             found.setdefault("tokens", counted)  # of a whole answer whose client did not ask for usage
@@ -227,12 +232,6 @@ class UsageReader:
 def totals_in_event(line: bytes) -> Totals:
     """Return the totals in one event of a stream, mostly none."""
     return Totals(**_totals_in([line]))
-
-
-def _is_closed(lines: list[bytes]) -> bool:
-    """Whether the last event marks the end of the answer."""
-    last = next((event for line in reversed(lines) if (event := object_of(line)) is not None), Object())
-    return ending_of(last) is Kind.END
 
 
 def _totals_in(lines: Iterable[bytes]) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class Daemon:
         # Who hears of a request that has joined the queue and may have a slot already, of an end (see
         # `Dispatcher`), and of a change of the queue or of what runs.
         self.admitted.functions += [
-            lambda exchange: stats.arrived(exchange.job),
+            stats.arrived,
             *([] if self.second_opinions is None else [self.second_opinions.arrived]),
         ]
         self.settle = Callbacks(

@@ -111,10 +111,6 @@ class _Run:
         took_s = self.took_s(now)
         return self.start_s + (took_s if self.over else max(took_s, self.cost_s))
 
-    def placed(self) -> None:
-        """Fix its end, once it has a place and is over."""
-        self.end_s = self.start_s + self.took_s(0.0)
-
 
 @dataclass(slots=True, eq=False)
 class _Server:
@@ -270,7 +266,7 @@ class ArrivalOrder:
         run.over_s = clock_s
         del self._runs[run.id]
         if run.start_s < inf:
-            run.placed()
+            run.end_s = run.start_s + run.took_s(0.0)
 
     # -- the replay -------------------------------------------------------------------------------------
 
@@ -281,7 +277,8 @@ class ArrivalOrder:
             if len(blocked) == len(self._servers):
                 left += self._pending[index:]
                 break
-            able = self._able(run)
+            # The one that it started on, once that is known.
+            able = {run.server_id} if run.server_id else set(run.able or self._servers)
             if able & blocked or len(able) != 1 or not self._place(run, next(iter(able)), clock_s):
                 blocked |= able
                 left.append(run)
@@ -301,10 +298,6 @@ class ArrivalOrder:
             if run.subject is not None and run.end_s < inf:
                 pairs.append(_pair(run, run.start_s))
         return pairs
-
-    def _able(self, run: _Run) -> set[str]:
-        """Return the servers that may have it: the one that it started on, once that is known."""
-        return {run.server_id} if run.server_id else set(run.able or self._servers)
 
     def _place(self, run: _Run, server_id: str, clock_s: float) -> bool:
         """Give a request its place on a server; False if that is not known yet."""
@@ -327,7 +320,7 @@ class ArrivalOrder:
             if run.chain.hashes:
                 server.read(run)
             if run.over_s < inf:
-                run.placed()
+                run.end_s = start_s + run.took_s(0.0)
             return True
         return False
 
@@ -341,7 +334,8 @@ class ArrivalOrder:
             free[name] = ends or [(clock_s, slot) for slot in range(server.size)]
             heapify(free[name])
         for run in self._pending:
-            if able := [name for name in self._able(run) if free.get(name)]:
+            names = {run.server_id} if run.server_id else run.able or self._servers
+            if able := [name for name in names if free.get(name)]:
                 name = min(able, key=lambda name: free[name][0])
                 free_s, slot = free[name][0]
                 start_s = max(free_s, run.arrived_s)

@@ -11,6 +11,7 @@ from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_views import finished_request
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
+from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
 from clairvoyant_cli.scheduler.job import Job, MoveKind
 from clairvoyant_cli.scheduler.urgency import LEVELS, level_of
@@ -48,10 +49,11 @@ class RequestStats:
     _watched: set[str] = field(default_factory=set)
     _stats: tuple[float, tuple[ClassStats, ...]] | None = None
 
-    def arrived(self, job: Job) -> None:
+    def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.journal.counts["submitted"] += 1
-        self.watch(job)
+        if exchange.job.urgency == 0:
+            self.watch(exchange.job)
 
     def ended(self, of: Ended) -> None:
         """Record an ended request, and log it."""

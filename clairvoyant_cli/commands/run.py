@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clairvoyant_cli.commands.env import client_option, key_option, past_proxies, variables
+from clairvoyant_cli.commands.env import client_option, key_option, model_of, past_proxies, variables
 from clairvoyant_cli.commands.leases import leased
 from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import url_option
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from clairvoyant_cli.state.snapshot import Snapshot
 
 USUAL = ("ollama", "openai", "anthropic")  # clients whose variables are set without --client
-MODEL = "your-model"  # what stands for a model in the variables; the user sets such variables
 MAX_START_S = 60.0
 
 
@@ -52,13 +51,16 @@ def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, word
         async with AsyncExitStack() as stack:
             add = stack.enter_context(leased())
             proxy = await _proxy(stack, url)
+            before = await _state(proxy)
+            model = None if before is None else model_of(before)
             environment = dict(os.environ)
             environment.pop("ANTHROPIC_API_KEY", None)  # a real key must not be sent to the proxy
             for client in (*USUAL, *names):
-                found = variables(client, proxy.url, key).items()
-                environment |= {name: value for name, value in found if value != MODEL}
+                environment |= variables(client, proxy.url, key, None)
+                environment = (
+                    variables(client, proxy.url, key, model) | environment
+                )  # the user's own model counts
             environment |= past_proxies(proxy.url, environment)
-            before = await _state(proxy)
             try:
                 process = run_in_front([program, *words[1:]], environment)
             except OSError as error:

@@ -57,6 +57,10 @@ PARTS = {
 MAX_OF_A_FILE = 150
 """Held-out prompts of one class taken from one file, so that none of them is the bench."""
 
+DOCS, METHOD = ROOT / "docs/bench", ROOT / "lab/measurements"
+OF_METHOD = ("burst-replay-real-time", "poisson-llamacpp", "poisson-replay")
+"""Reports that compare ways to measure."""
+
 COST = """\
 # What the proxy costs
 
@@ -147,7 +151,7 @@ def run(part: str, out: Path, held_out: Path | None, litellm: str | None, *, qui
 
 
 def main() -> None:
-    flags = {"virtual": False, "quick": False, "out": ROOT / "docs/bench", "held_out": Path, "litellm": str}
+    flags = {"virtual": False, "quick": False, "out": DOCS, "held_out": Path, "litellm": str}
     given = options(__doc__, only=list[str](), **flags)
     out: Path = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -156,8 +160,9 @@ def main() -> None:
         if given.virtual and "virtual" not in PARTS.get(part, ""):
             continue
         begun_s = time.monotonic()
+        folder = METHOD if part in OF_METHOD and out == DOCS else out
         try:
-            run(part, out, given.held_out, given.litellm, quick=given.quick)
+            run(part, folder, given.held_out, given.litellm, quick=given.quick)
         except (subprocess.CalledProcessError, RuntimeError, OSError) as error:  # the others have their turn
             failed.append(part)
             print(f"{part}: FAILED ({error}); repeat it with --only {part}", flush=True)

@@ -6,17 +6,20 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.commands.env import CLIENTS
+from clairvoyant_cli.commands.env import CLIENTS, model_of
 from clairvoyant_cli.commands.env import command as env
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli, installed
-from tests.fakes.remembered import PROFILE, keep
+from clairvoyant_cli.state.snapshot import EMPTY, BackendState, LoadedModel
+from tests.fakes.remembered import FINISHED, PROFILE, START, keep
 
 URL = "http://127.0.0.1:9999"
 
@@ -24,7 +27,48 @@ URL = "http://127.0.0.1:9999"
 def printed(*words: str) -> str:
     done = CliRunner().invoke(env, ["--url", URL, *words])
     assert done.exit_code == 0
-    return done.output
+    return done.stdout
+
+
+def test_no_variable_names_a_model_that_nobody_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAIRVOYANT_DB", str(tmp_path / "none.db"))
+    for name in CLIENTS:
+        done = CliRunner().invoke(env, ["--url", URL, "--client", name])
+        assert not [
+            line for line in done.stdout.splitlines() if line.startswith("export") and "model" in line
+        ]
+        assert ("give one with --model" in done.stderr) == ("{model}" in str(CLIENTS[name]))
+    text = printed("--client", "claude-code", "--client", "codex", "--model", "qwen3:8b")
+    assert 'export ANTHROPIC_MODEL="qwen3:8b"' in text
+    assert '#   model = "qwen3:8b"' in text
+    assert isinstance(CliRunner().invoke(env, ["--model", '$(rm "b")']).exception, ClairvoyantError)
+
+
+def test_the_last_model_of_the_history_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [replace(FINISHED, model=m, finished_at=START + at) for at, m in enumerate(("first", "second"))]
+    monkeypatch.setenv("CLAIRVOYANT_DB", str(keep(tmp_path / "c.db", rows)))
+    monkeypatch.setattr("clairvoyant_cli.state.client.DEFAULT_URL", URL)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    done = CliRunner().invoke(env, ["--client", "aider"])
+    assert 'export AIDER_MODEL="openai/second"' in done.output
+
+
+def test_a_loaded_model_goes_before_the_one_used_last() -> None:
+    server = BackendState("s", "ollama", URL, "up", 1, 0, models=(LoadedModel("a"), LoadedModel("b")))
+    loaded = replace(EMPTY, backends=(server,))
+    used: Any = tuple(SimpleNamespace(model=model, outcome="completed") for model in "bc")
+    assert model_of(EMPTY) is None
+    assert model_of(replace(EMPTY, recent=used)) == "c"
+    assert model_of(loaded) == "a"
+    assert model_of(replace(loaded, recent=used)) == "b"
+
+
+def test_open_webui_in_a_container_gets_the_address_of_its_host() -> None:
+    text = printed("--client", "open-webui")
+    assert "http://host.docker.internal:9999/v1\n" in text
+    assert "http://host.containers.internal:9999/v1\n" in text
 
 
 def test_sh_output_replaces_a_real_key() -> None:
@@ -104,6 +148,7 @@ def test_files_of_agents_can_be_read() -> None:
     ]
     assert len(files) == 7
     for kind, body in files:
+        body = body.replace("{model}", "qwen3:8b")
         assert "{url}" in str(readers[kind](body)) or "contextWindowSize" in body
 
 

@@ -1,14 +1,17 @@
-"""What a package page shows: the README with whole links, and where the project lives.
+"""What a package page shows (the README with whole links, and where the project lives), and a wheel's commit.
 
-A package page resolves no relative link. The publisher gives the project's address:
-CLAIRVOYANT_PROJECT_URL=https://github.com/OWNER/clairvoyant uv build
+A package page resolves no relative link, so the publisher gives the address of the project, and the commit if the
+sources have no .git directory:
+CLAIRVOYANT_PROJECT_URL=https://github.com/OWNER/clairvoyant CLAIRVOYANT_COMMIT=3f2a9c1e uv build
 """
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 VARIABLE = "CLAIRVOYANT_PROJECT_URL"
@@ -47,3 +50,23 @@ class ProjectPage(MetadataHookInterface):
             }.items()
             if url
         }
+
+
+class Commit(BuildHookInterface[Any]):
+    """Puts the commit into the wheel, for `clairvoyant --version`. An editable install asks git."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write the file and have it included; nothing where the commit is unknown."""
+        asked = ["git", "-C", self.root, "rev-parse", "--short=8", "HEAD"]
+        commit = os.environ.get("CLAIRVOYANT_COMMIT", "")[:8]
+        if not commit and (Path(self.root) / ".git").exists():
+            commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        if commit and version == "standard":
+            path = Path(self.directory) / "commit.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(commit)
+            build_data["force_include"][str(path)] = "clairvoyant_cli/commit.txt"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the file."""
+        (Path(self.directory) / "commit.txt").unlink(missing_ok=True)

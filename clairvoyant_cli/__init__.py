@@ -3,7 +3,7 @@
 import os
 import sys
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # A wheel has tui, predictor and profiles in here; a checkout, and an editable install, beside this folder.
 _SIBLINGS = os.path.join(os.path.dirname(__file__), "siblings")  # noqa: PTH118, PTH120 - pathlib is slow to load

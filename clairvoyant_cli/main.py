@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
@@ -37,6 +38,7 @@ COMMANDS = {
     "takeover": "Listen where an LLM server listens, and move the server to another port.",
     "env": "Print environment variables that send your clients through the proxy.",
     "service": "Run the proxy as a user service.",
+    "completion": "Print the completion script of a shell.",
 }
 
 # The commands of the distribution clairvoyant-lab. It is found by its name: the metadata of all that is
@@ -102,8 +104,39 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, told) for name, (_, told) in installed().items()])
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        commit = _commit()
+        click.echo(f"clairvoyant {__version__}{f' ({commit})' if commit else ''}")
+        ctx.exit()
+
+
+def _commit() -> str:
+    """Return the commit that a wheel was built from, or that is checked out; "" if unknown."""
+    from pathlib import Path
+    from subprocess import run
+
+    package = Path(__file__).parent
+    with suppress(OSError):
+        return (package / "commit.txt").read_text().strip()
+    if not (package.parent / ".git").exists():
+        return ""
+    asked = ["git", "-C", str(package.parent), "rev-parse", "--short=8", "HEAD"]
+    with suppress(OSError):
+        return run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", prog_name="clairvoyant")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and the commit.",
+)
 def cli() -> None:
     """Reorder requests to a local LLM server: short answers first, without starvation."""
 

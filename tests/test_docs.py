@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from clairvoyant_cli import __version__
 from clairvoyant_cli.config import FORMER, ServeConfig
 from clairvoyant_cli.main import COMMANDS, cli
 from clairvoyant_cli.scheduler.policy import POLICIES
@@ -85,7 +87,7 @@ def test_every_command_and_flag_has_help(name: str) -> None:
 def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
     flags = {parameter.name for parameter in command("serve").params}
     settings = {each.name for each in fields(ServeConfig)}
-    assert settings == (flags - {"config_file", *FORMER}) | {"backends", "prefix_rules"}
+    assert settings == (flags - {"config_file", "help_all", *FORMER}) | {"backends", "prefix_rules"}
     for name in settings - {"backends", "prefix_rules"}:
         assert f"`{name}`" in REFERENCE, name
     assert "`[[backends]]`" in REFERENCE
@@ -101,6 +103,15 @@ def test_help_of_serve_lists_what_a_small_team_needs() -> None:
     assert len(shown) <= 28
     hidden = {each.name for each in parameters if isinstance(each, click.Option) and each.hidden}
     assert hidden == {*FORMER, *(name for name, each in settings_of(ServeConfig).items() if each.expert)}
+
+
+def test_help_all_lists_the_flags_for_experts_but_no_former_ones() -> None:
+    before = [option.hidden for option in command("serve").params if isinstance(option, click.Option)]
+    text = CliRunner().invoke(cli, ["serve", "--help-all"]).output
+    for option, hidden in zip(command("serve").params, before, strict=True):
+        assert isinstance(option, click.Option)
+        option.hidden = hidden
+        assert (option.opts[0] in text) == (option.name not in FORMER), option.name
 
 
 def test_help_and_reference_describe_the_same_policies() -> None:
@@ -276,9 +287,13 @@ def test_pictures_are_linked() -> None:
         assert picture.name in text, picture
 
 
-def test_the_changelog_removes_no_command_that_is_there() -> None:
-    for removed in re.findall(r"### Removed\n(.*?)\n### ", (ROOT / "CHANGELOG.md").read_text(), re.DOTALL):
-        assert not set(re.findall(r"^- `(\w+)`:", removed, re.MULTILINE)) & set(COMMANDS) - {"top", "serve"}
+def test_unreleased_changes_are_few_lines_each() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    unreleased, _, released = changelog.partition("## [Unreleased]")[2].partition("\n## [")
+    assert len(unreleased.splitlines()) < 40
+    assert released.startswith(__version__)
+    for entry in released.partition("\n## [")[0].splitlines():
+        assert len(entry) <= 140, f"one line for each: {entry}"
 
 
 def test_files_named_in_the_architecture_exist() -> None:

@@ -23,12 +23,14 @@ SIBLINGS = ("tui", "predictor", "profiles")
 def test_the_wheel_keeps_common_names_out_of_site_packages(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling builds the package; it is in the extra dev")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    variables = os.environ | {"CLAIRVOYANT_COMMIT": "3f2a9c1e" * 5}
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, env=variables)
     [wheel] = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with ZipFile(wheel) as archive:
         archive.extractall(site)
     assert {each.name.partition("-")[0] for each in site.iterdir()} == {"clairvoyant_cli"}
+    assert (site / "clairvoyant_cli" / "commit.txt").read_text() == "3f2a9c1e"
     for name in SIBLINGS:  # of another distribution
         (site / name).mkdir()
         (site / name / "__init__.py").write_text("raise AttributeError")

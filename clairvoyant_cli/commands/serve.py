@@ -17,7 +17,7 @@ import click
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.commands.log import log_of
-from clairvoyant_cli.commands.options import config_option, serve_options
+from clairvoyant_cli.commands.options import SERVE, config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.setup import (
     load_working_predictor,
@@ -45,16 +45,33 @@ _ORDERS = "\n\n".join(f"{name}: {policy.summary}" for name, policy in POLICIES.i
 POLICY_HELP = f"Order of queued requests.  [default: {DEFAULT_POLICY}]\n\n{_ORDERS}"
 
 
+def _help_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        for option in ctx.command.params:
+            if isinstance(option, click.Option) and option.name in SERVE:
+                option.hidden = False
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
 @click.command()
 @serve_options(policy=POLICY_HELP)
 @config_option
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_help_all,
+    help="Show all flags, also those for experts, and exit.",
+)
 def command(config_file: Path | None, **flags: Any) -> None:
     """Run the proxy in front of an LLM server.
 
-    Point your clients at the address it listens on instead of the server's own. Every flag
-    can also be set in the configuration file, under [serve], or in the environment as
-    CLAIRVOYANT_SERVE_<NAME>. docs/reference.md lists more settings, for experts, and the
-    [[backends]] tables of the file, which can replace --backend, --slots and --backend-key-file.
+    Give your clients the address that the proxy listens on, in place of the server's own. Each
+    flag is also a key of the configuration file, under [serve], and an environment variable,
+    CLAIRVOYANT_SERVE_<NAME>. [[backends]] tables in the file replace --backend, --slots and
+    --backend-key-file. `clairvoyant serve --help-all` lists the flags for experts, too.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     config = load_serve_config(given, file=config_file)

@@ -35,8 +35,10 @@ OURS = re.compile(
     r"^(clairvoyant|eval|echo|curl|cat|sh|URL|kill|umask|key|git|python3?|uv|pipx|podman|docker|lms|mlx|vllm|llama)\b"
 )
 PUNCTUATION = re.compile(r"[│┃]")
-DIFFERS = re.compile(r"\b[0-9a-f]{5}-\d+\b|[\d.,]*\d[\d.,]*|/\S+/(?=clairvoyant\b)|[+-](?=\d)")
-"""What differs from run to run and from machine to machine: ids, times and other numbers, folders."""
+DIFFERS = re.compile(
+    r"\([0-9a-f]{8}\)|\b[0-9a-f]{5}-\d+\b|[\d.,]*\d[\d.,]*|/\S+/(?=clairvoyant\b)|[+-](?=\d)"
+)
+"""What differs from run to run and from machine to machine: ids, commits, times and other numbers, folders."""
 
 MODEL = "llama3.2", "replay:latest"
 """The pages' model, and that of the simulated Ollama."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from clairvoyant_cli import __version__
 from clairvoyant_cli.main import cli
 from profiles.records import Finished
 from profiles.savings import compared, group
@@ -90,4 +91,4 @@ def test_report_rounds_tiny_savings_to_zero(tmp_path: Path) -> None:
 def test_mistyped_commands_get_a_suggestion() -> None:
     done = CliRunner().invoke(cli, ["satus"])
     assert "did you mean status?" in done.output
-    assert CliRunner().invoke(cli, ["-V"]).output.startswith("clairvoyant, version")
+    assert CliRunner().invoke(cli, ["-V"]).output.startswith(f"clairvoyant {__version__}")

@@ -1,7 +1,7 @@
 """What a package page shows (the README with whole links, and where the project lives), and a wheel's commit.
 
-A package page resolves no relative link, so the publisher gives the address of the project, and the commit if the
-sources have no .git directory:
+A package page resolves no relative link, so the publisher gives the address of the project, and the commit if
+the sources have no .git directory:
 CLAIRVOYANT_PROJECT_URL=https://github.com/OWNER/clairvoyant CLAIRVOYANT_COMMIT=3f2a9c1e uv build
 """
 

@@ -38,7 +38,7 @@ PUNCTUATION = re.compile(r"[│┃]")
 DIFFERS = re.compile(
     r"\([0-9a-f]{8}\)|\b[0-9a-f]{5}-\d+\b|[\d.,]*\d[\d.,]*|/\S+/(?=clairvoyant\b)|[+-](?=\d)"
 )
-"""What differs from run to run and from machine to machine: ids, commits, times and other numbers, folders."""
+"""What differs from run to run and from machine to machine: ids, commits, numbers, folders."""
 
 MODEL = "llama3.2", "replay:latest"
 """The pages' model, and that of the simulated Ollama."""

@@ -1,5 +1,6 @@
 """README, guide and help document every command, setting and policy; links and set-up commands work."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.config import FORMER, ServeConfig
+from clairvoyant_cli.addresses import DEFAULT_PORT
+from clairvoyant_cli.backends.priority import MAX_IN_FLIGHT
+from clairvoyant_cli.config import FORMER, SILENT_S, ServeConfig
 from clairvoyant_cli.main import COMMANDS, cli
-from clairvoyant_cli.scheduler.policy import POLICIES
+from clairvoyant_cli.scheduler.policy import DEFAULT_POLICY, DEFAULT_TAU_S, POLICIES
 from clairvoyant_cli.settings import settings_of
 from profiles.records import Continuation, verdict_of
 
@@ -33,11 +36,11 @@ PAGES = [
 """The pages for users, each written by hand but for the settings of coding agents."""
 
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-SOURCES = "".join(
-    path.read_text()
-    for package in ("clairvoyant_cli", "predictor", "profiles", "tui")
-    for path in sorted((ROOT / package).rglob("*.py"))
-)
+PRODUCT = ("clairvoyant_cli", "predictor", "profiles", "tui")
+CODE = (*PRODUCT, "lab", "tests")
+SOURCE_FILES = [path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py"))]
+SOURCES = "".join(path.read_text() for path in SOURCE_FILES)
+HTTP_FIELDS = {"Host", "Origin"}
 OF_OTHERS = ("beyond-one-machine.md",)
 """Pages where cut is said of something else."""
 
@@ -150,7 +153,10 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, DOCS / "architecture.md"], ids=lambda page: page.name)
+EVERY_PAGE = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "lab").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
 def test_links_to_headings_resolve(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
         if not target.startswith("http"):
@@ -296,12 +302,61 @@ def test_unreleased_changes_are_few_lines_each() -> None:
         assert len(entry) <= 140, f"one line for each: {entry}"
 
 
-def test_files_named_in_the_architecture_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    named = re.findall(
-        r"`((?:clairvoyant_cli|http|proxy|protocols|scheduler|predictor|tui|profiles|tests)/[a-z_/]+\.py)`",
-        text,
-    )
-    assert len(named) > 15
-    for name in named:
-        assert (ROOT / name).exists() or (ROOT / "clairvoyant_cli" / name).exists(), name
+def code_names() -> tuple[set[str], dict[str, set[str]]]:
+    """Return all names that the sources define, and the members of each class."""
+    names: set[str] = set()
+    members: dict[str, set[str]] = {}
+    for path in (*SOURCE_FILES, *(ROOT / "lab").rglob("*.py")):
+        names |= {path.stem, path.parent.name}
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                inside = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+                inside |= {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+                inside |= {each.name for each in node.body if hasattr(each, "name")}
+                members.setdefault(node.name, set()).update(inside)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.arg):
+                names.add(node.arg if isinstance(node, ast.arg) else node.name)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names, members
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
+def test_code_that_a_page_names_exists(page: str) -> None:
+    names, members = code_names()
+    files = {str(path.relative_to(ROOT)) for folder in CODE for path in (ROOT / folder).rglob("*.*")}
+    text = (DOCS / page).read_text()
+    if page == "glossary.md":  # the last column
+        text = " ".join(row.rpartition(" | ")[2] for row in text.partition("## Columns of")[0].splitlines())
+    for name in re.findall(r"`([\w/.]+)`", text.replace("/NAME.py", "")):
+        if "." in name and name.rpartition(".")[2] in ("py", "html", "md", "toml"):
+            assert any(f"/{path}".endswith(f"/{name}") for path in files) or (ROOT / name).exists(), name
+        elif "/" not in name and (page == "glossary.md" or re.search(r"[A-Z_.]", name)):
+            *owners, last = name.split(".")
+            owner = owners[-1] if owners else ""
+            known = members[owner] if owner[:1].isupper() else names | HTTP_FIELDS | set(POLICIES)
+            assert last in known, name
+            assert set(owners) <= names, name
+
+
+FORMER_POLICIES = re.compile(r"\b(bounded|srpt|fair-srpt|sjf-rationed|hrrn|quartz|rr-sjf)\b")
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "screenshots").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_of_the_screen_name_policies_that_exist(picture: Path) -> None:
+    assert FORMER_POLICIES.search(picture.read_text()) is None
+
+
+DEFAULTS = (
+    ("glossary.md", f"{DEFAULT_TAU_S:g} s until it is measured"),
+    ("guide/run.md", f"for `--outage-grace` ({ServeConfig().outage_grace:g} s by default)"),
+    ("how-to/beyond-one-machine.md", f"`--slots N` (default {MAX_IN_FLIGHT})"),
+    ("guide/run.md", f"nothing after {SILENT_S:g} s"),
+    ("how-to/choose-a-policy.md", f"`{DEFAULT_POLICY}` is the default"),
+    ("faq.md", f"default, {DEFAULT_PORT}"),
+)
+
+
+@pytest.mark.parametrize(("page", "statement"), DEFAULTS)
+def test_defaults_are_those_of_the_settings(page: str, statement: str) -> None:
+    assert statement in " ".join((DOCS / page).read_text().split())

@@ -11,7 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from clairvoyant_cli.config import ServeConfig, load_serve_config
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.system import process_start
 from predictor.errors import ModelError
 from predictor.record import Predictor, PromptView, UrgencyPredictor
@@ -28,7 +28,9 @@ def told_plainly() -> Iterator[None]:
     """Turn errors of models and of the database into ClairvoyantError."""
     try:
         yield
-    except (ModelError, ProfilesError) as error:
+    except ModelError as error:
+        raise InputError(str(error)) from None
+    except ProfilesError as error:
         raise ClairvoyantError(str(error)) from None
 
 

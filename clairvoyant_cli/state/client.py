@@ -183,7 +183,8 @@ class ControlClient:
                 "this is not a clairvoyant daemon; name one with --url" if status == 404 else f"HTTP {status}"
             )
             return ClairvoyantError(f"{self.url}: {why}")
-        return ClairvoyantError(f"the daemon refused it: {why}")
+        code = ExitCode.USAGE if status in (400, 404, 422) else ExitCode.FAILURE
+        return ClairvoyantError(f"the daemon refused it: {why}", code)
 
 
 def ask_daemon(

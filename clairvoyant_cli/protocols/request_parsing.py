@@ -30,7 +30,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     whole_number,
 )
 from clairvoyant_cli.protocols.long_bodies import LongBody
-from clairvoyant_cli.protocols.media import Payloads
+from clairvoyant_cli.protocols.media import LEAST_BYTES, Payloads
 from clairvoyant_cli.protocols.outer_members import MAX_PIECES, OuterMembers, read_members, slices
 from clairvoyant_cli.protocols.prompt_views import VIEWS
 from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested, short_name
@@ -116,7 +116,9 @@ async def parse_request(
     body: bytes | None = None
     payloads, size = Payloads(), sum(map(len, pieces))
     if whole and len(pieces) <= MAX_PIECES and size <= SMALL_BYTES:
-        body = payloads.feed(b"".join(pieces)) + payloads.end()
+        body = b"".join(pieces)
+        if size >= LEAST_BYTES:  # a shorter body has no payload that is left out
+            body = payloads.feed(body) + payloads.end()
     elif whole:
         long = await _read_slices(pieces)
         body, payloads = long.text(), long.payloads

@@ -232,7 +232,6 @@ class Daemon:
             self.times.ended,
             self.learn_queue.ended,
             self.resubmissions.ended,
-            refusals.ended,
             self.steady.ended,
             *([] if level is None else [level.ended]),
         )
@@ -241,7 +240,7 @@ class Daemon:
             self.preemption.decide_soon,
             stats.compare,
             self.snapshots.backlog.look,
-            self.control.changes.note,  # dashboards are told once all of this is in the state
+            self.control.changed,  # dashboards are told once all of this is in the state
         )
 
         self._clients_file, self._reloading = clients_file, asyncio.Lock()

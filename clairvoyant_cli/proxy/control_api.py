@@ -86,17 +86,6 @@ class Shared:
         self._data, self._data_of = b"".join(parts), number
 
 
-class Changes:
-    """Lets readers wait for the `next` change of state. One that builds a state takes the event before."""
-
-    def __init__(self) -> None:
-        self.next = asyncio.Event()
-
-    def note(self) -> None:
-        self.next.set()
-        self.next = asyncio.Event()
-
-
 @dataclass(slots=True)
 class Actions:
     """Carries out the actions of an operator; each returns the answer."""
@@ -198,8 +187,8 @@ def _answer_of(name: str, shared: Shared) -> Callable[[Asked], Awaitable[Answer]
 
 
 class ControlApi:
-    """The routes under the control prefix, and their access checks. `watchers` read event
-    streams; `changes` tells them of each change.
+    """The routes under the control prefix, and their access checks. `next_change` is set at the next change
+    of state: who builds a state takes the event before.
     """
 
     def __init__(
@@ -213,7 +202,7 @@ class ControlApi:
         body_limit_bytes: int,
     ) -> None:
         """`body_limit_bytes` is the longest body of a request that may be predicted."""
-        self._access, self._actions, self.changes = access, actions, Changes()
+        self._access, self._actions, self.next_change = access, actions, asyncio.Event()
         self._snapshots, self._history, self._predicted = snapshots, history, predicted
         self.shared = {
             "state": Shared(lambda: (encode(step) if step else b"" for step in snapshots.steps())),
@@ -223,7 +212,6 @@ class ControlApi:
             ),
         }
         self._stopped = asyncio.Event()
-        self.watchers = 0
         told = {f"{PREFIX}/{name}": _answer_of(name, each) for name, each in self.shared.items()}
         told |= {f"{PREFIX}/health": self._health, f"{PREFIX}/events": self._events}
         told |= {f"{PREFIX}/past": self._past_page}
@@ -233,7 +221,11 @@ class ControlApi:
     def stop(self) -> None:
         if not self._stopped.is_set():
             self._stopped.set()
-            self.changes.note()
+            self.changed()
+
+    def changed(self) -> None:
+        self.next_change.set()
+        self.next_change = asyncio.Event()
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it is allowed."""
@@ -268,19 +260,15 @@ class ControlApi:
         return Answer(self._stream(min(max(every_s, EVENT_EVERY_S), MAX_EVERY_S)), 200, EVENTS, headers)
 
     async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
-        self.watchers += 1
-        try:
-            while not self._stopped.is_set():
-                change = self.changes.next
-                yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(every_s):
-                        await self._stopped.wait()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_S):
-                        await change.wait()
-        finally:
-            self.watchers -= 1
+        while not self._stopped.is_set():
+            change = self.next_change
+            yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await self._stopped.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await change.wait()
 
     async def _past_page(self, asked: Asked) -> Answer:
         """Answer with the newest page of the history that begins before `?before=`, in epoch seconds."""

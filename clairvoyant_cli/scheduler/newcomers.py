@@ -28,10 +28,10 @@ class Newcomers:
     """The latest arrivals, each with the key that it had."""
 
     def __init__(self) -> None:
-        self._came: deque[tuple[float, float, float, float, float]] = deque(maxlen=MOST)
+        self._came: deque[tuple[float, float, float, float, float, float]] = deque(maxlen=MOST)
 
     def came(self, job: Job) -> None:
-        self._came.append((job.rank, job.key, job.arrival_s, job.cost_s, square_of(job, job.cost_s)))
+        self._came.append((job.rank, job.key, job.arrival_s, job.cost_s, job.tokens, job.tokens_q90))
 
     def forget(self) -> None:
         """Forget all: from now on another policy orders them."""
@@ -45,8 +45,8 @@ class Newcomers:
         aging, first_s = one - zero, self._came[0][2] if self._came else now
         over_s = min(WINDOW_S, max(now - first_s, LEAST_S if len(self._came) < MOST else 1e-3))
         rows = [
-            (rank, key - aging * at_s, cost_s / over_s, square / over_s)
-            for rank, key, at_s, cost_s, square in self._came
+            (rank, key - aging * at_s, cost_s / over_s, cost_s * cost_s * spread_of(tokens, q90) / over_s)
+            for rank, key, at_s, cost_s, tokens, q90 in self._came
             if now - at_s < WINDOW_S
         ]
         rows.sort()
@@ -78,13 +78,8 @@ class Newcomers:
         return delay
 
 
-def square_of(job: Job, work_s: float) -> float:
-    """Return the mean square of a job's real work, of which `work_s` is predicted."""
-    return work_s * work_s * _spread(job.tokens, job.tokens_q90)
-
-
 @lru_cache(2048)
-def _spread(tokens: float, q90: float) -> float:
+def spread_of(tokens: float, q90: float) -> float:
     """Return the mean square of an answer's real length, as a multiple of the square of the predicted one."""
     sigma = sigma_of(tokens, q90) if tokens > 0.0 and q90 > 0.0 else 0.0
     return exp(max(sigma, MIN_SIGMA) ** 2)

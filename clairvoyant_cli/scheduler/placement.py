@@ -122,8 +122,13 @@ class Fleet:
         fleet.residency = deepcopy(self.residency)
         return fleet
 
-    def set(self, server_id: str, slots: int, *, last_resort: bool, weight: float, at_once: int) -> None:
-        """Set the limits of a server, 0 slots if it is down; running jobs are not affected."""
+    def set_slots(
+        self, server_id: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0
+    ) -> None:
+        """Set how many jobs a server may have, 0 if it is down; running jobs are not affected.
+
+        `at_once` is how many of these it serves concurrently; the others wait in its own queue.
+        """
         server = self.servers.setdefault(server_id, ServerSlots(server_id, slots, slots))
         server.slots, server.last_resort, server.weight = slots, last_resort, weight
         self.changes += 1

@@ -91,14 +91,14 @@ class TailRate:
         self.weight, self.slots = weight, 1
         self.rate = weight * USUAL_RATE
         self.arrivals_s: deque[float] = deque(maxlen=LATEST)
-        self._served_s: deque[float] = deque(maxlen=LATEST)
+        self.served_s: deque[float] = deque(maxlen=LATEST)
 
     def served(self, service_s: float, slots: int, now: float) -> bool:
         """Note a service time in seconds; return whether `rate` or `slots` have changed."""
-        self._served_s.append(service_s)
-        if len(self._served_s) < LEAST:
+        self.served_s.append(service_s)
+        if len(self.served_s) < LEAST:
             return False
-        mean_s = max(sum(self._served_s) / len(self._served_s) / slots, 1e-3)
+        mean_s = max(sum(self.served_s) / len(self.served_s) / slots, 1e-3)
         over_s = max(now - self.arrivals_s[0], 1e-3) if self.arrivals_s else 1e-3
         spare = 1.0 - len(self.arrivals_s) * mean_s / over_s
         rate = self.weight * SHARE * min(max(spare, SPARE[0]), SPARE[1]) / mean_s

@@ -38,7 +38,7 @@ from clairvoyant_cli.scheduler.job import (
     Thought,
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
-from clairvoyant_cli.scheduler.placement import Fleet, ServerSpeed
+from clairvoyant_cli.scheduler.placement import Fleet
 from clairvoyant_cli.scheduler.policy import FixedRate, Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share
@@ -545,23 +545,11 @@ class Scheduler:
         else:
             self.queue.count(job, more)
 
-    def set_slots(
-        self, server_id: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0
-    ) -> None:
-        """Set how many jobs a server may have, 0 if it is down; running jobs are not affected.
-
-        `at_once` is how many of these it serves concurrently; the others wait in its own queue.
-        """
-        self.fleet.set(server_id, slots, last_resort=last_resort, weight=weight, at_once=at_once)
-
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
         self.now = now
         for job in (*self, *self.running.values()):
             job.run_by(able(job))
         self.queue.place_all(now)
-
-    def set_speed(self, server_id: str, speed: ServerSpeed) -> None:
-        self.fleet.servers[server_id].speed = speed
 
 
 def _admit(job: Job, seq: int) -> None:

@@ -195,10 +195,6 @@ class Sessions:
                 return self.known.get(found) if same else None
         return None
 
-    def session_of(self, job: Job) -> Session | None:
-        """Return the session of a job; None if it has none, or it was forgotten."""
-        return self.known.get(job.session)
-
     def family(self, job: Job) -> float:
         """Return the number of a job's family, lower for an older one; infinity if it has none."""
         session = self.known.get(job.session)
@@ -410,7 +406,7 @@ class Sessions:
             return False
         session = self.known.get(job.session)
         others = {other.id: other for other in self.active.values()}
-        for other in map(self.session_of, parked):
+        for other in (self.known.get(each.session) for each in parked):
             if other is not None:
                 others[other.id] = other
         fair_s = sum(

@@ -12,7 +12,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import FIRST, Job
-from clairvoyant_cli.scheduler.newcomers import square_of
+from clairvoyant_cli.scheduler.newcomers import spread_of
 from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -175,7 +175,7 @@ class StartForecast:
         ends = self._ends_of(job.client)
         if ends:
             heapreplace(ends, plan.alone_s + own_s)
-        square = square_of(job, own_s)
+        square = own_s * own_s * spread_of(job.tokens, job.tokens_q90)
         self._work_s, self._squares = self._work_s + own_s, self._squares + square
         self._variance += square - own_s**2
 

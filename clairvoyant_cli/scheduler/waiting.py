@@ -167,7 +167,9 @@ class WaitingJobs:
         for job in parked:
             self.place(job, now)
         still = [
-            job for job in parked if job.parked and (session := sessions.session_of(job)) and session.agent
+            job
+            for job in parked
+            if job.parked and (session := sessions.known.get(job.session)) and session.agent
         ]
         longest = min(still, key=lambda job: job.arrival_s, default=None)
         if longest is not None and sessions.overdue(longest, now, clients.tau_of(longest.client), still):

@@ -188,7 +188,7 @@ def test_of_two_routers_with_the_same_model_the_idle_one_swaps() -> None:
     queue = queue_of(2, 0, 1, "b")
     assert starts(queue, 0.0) == ["b0"]
     queue.fleet.residency.loaded("r", "b0")
-    queue.set_slots("s", 1)
+    queue.fleet.set_slots("s", 1)
     queue.fleet.residency.set_room("s", 1)
     queue.fleet.residency.dispatched("s", "before", "b", 0.0)
     queue.fleet.residency.loaded("s", "before")  # it must stay, too, but nothing runs there
@@ -201,7 +201,7 @@ def test_of_two_routers_with_the_same_model_the_idle_one_swaps() -> None:
 def test_of_two_routers_only_the_one_that_waits_to_swap_refuses_its_loaded_model() -> None:
     queue = queue_of(3, 3, 1, "a", "b")
     assert starts(queue) == ["a0", "b1"]
-    queue.set_slots("s", 1)
+    queue.fleet.set_slots("s", 1)
     queue.fleet.residency.set_room("s", 1)
     queue.fleet.residency.set("s", frozenset("b"))
     queue.submit(Job("a2", 1.0, cost_s=0.1, affinity="a"), 1.0)

@@ -28,7 +28,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import MAX_REPEATS
 from clairvoyant_cli.scheduler.policy import POLICIES
 from predictor.record import PromptView
 from profiles.records import Continuation, Served
-from tests.fakes.daemon_parts import daemon_parts
+from tests.fakes.daemon_parts import daemon_parts, named
 from tests.fakes.dialects import BAD, PING, Bad, Dialect, Json, Reply, Said, said
 from tests.fakes.remembered import PROFILE
 
@@ -179,7 +179,7 @@ class CaseRunner:
         self.down = False
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
         parts.dispatcher.scheduler.set_policy(POLICIES["boost"], 0.0)
-        server = self.server = parts.pool.named("a")
+        server = self.server = named(parts.pool, "a")
         proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
         served = Served(dialect.kind, "m", version=server.status.version)
         server.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)

@@ -22,9 +22,14 @@ from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import PassOn, ReadBody, Refused
 from clairvoyant_cli.proxy.requests.serving import carry_out
 from clairvoyant_cli.proxy.requests.serving_rules import Command, ServingEvent
+from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from predictor.record import PromptView
 from tests.fakes.serving import ByFirstWord
+
+
+def named(pool: ServerPool, name: str) -> Server:
+    return next(server for server in pool if server.name == name)
 
 
 def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> Request:
@@ -79,7 +84,7 @@ class DaemonParts(Daemon):
         return command
 
     def becomes(self, name: str, state: str, detail: str = "") -> None:
-        server = self.pool.named(name)
+        server = named(self.pool, name)
         server.status.state, server.status.detail = state, detail
         server.status.seen = server.status.seen or state in ("up", "loading")
         self.lifecycle.changed(server)

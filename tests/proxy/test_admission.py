@@ -10,7 +10,7 @@ from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import EMBEDDING, PassOn, ReadBody, Refused
 from predictor.record import UNKNOWN, PromptView, Task
-from tests.fakes.daemon_parts import asking, daemon_parts
+from tests.fakes.daemon_parts import asking, daemon_parts, named
 from tests.fakes.ended import ended
 
 
@@ -72,8 +72,8 @@ async def test_the_log_asks_once_about_a_client_that_sends_for_hours(
 
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     parts = daemon_parts("slow", "fast")
-    parts.pool.named("slow").speeds.decode_tokens_per_s = 10.0
-    parts.pool.named("fast").speeds.decode_tokens_per_s = 100.0
+    named(parts.pool, "slow").speeds.decode_tokens_per_s = 10.0
+    named(parts.pool, "fast").speeds.decode_tokens_per_s = 100.0
     exchange = parts.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None

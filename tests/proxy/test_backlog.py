@@ -83,5 +83,5 @@ def test_what_is_meant_to_wait_and_what_cannot_start_is_none(how: str) -> None:
     elif how == "paused":
         it.scheduler.pause()
     elif how == "down":
-        it.scheduler.set_slots("a", 0)
+        it.scheduler.fleet.set_slots("a", 0)
     assert it.passes(3 * STANDS_S) is None

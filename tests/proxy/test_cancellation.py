@@ -233,7 +233,7 @@ async def test_operator_cancels_at_the_very_moment_of_the_grant(bench: Bench) ->
     running = [await bench.send(chat("0.9 endless")) for _ in range(slots)]
     waiting = await bench.send(chat("0.1 short"))
     [queued] = bench.daemon.snapshot().queue
-    dispatcher.scheduler.set_slots(bench.daemon.pool.first.name, slots + 1)
+    dispatcher.scheduler.fleet.set_slots(bench.daemon.pool.first.name, slots + 1)
     dispatcher.pump()
     assert dispatcher.live[queued.id].attempt is not None
     assert dispatcher.cancel(queued.id)
@@ -251,7 +251,7 @@ async def test_a_client_that_leaves_at_the_very_moment_of_the_grant(bench: Bench
     [queued] = bench.daemon.snapshot().queue
     exchange = dispatcher.live[queued.id]
     assert exchange.task is not None
-    dispatcher.scheduler.set_slots(bench.daemon.pool.first.name, slots + 1)
+    dispatcher.scheduler.fleet.set_slots(bench.daemon.pool.first.name, slots + 1)
     dispatcher.pump()
     exchange.task.cancel()
     await bench.state(lambda s: s.counters.client_cancelled == 1 and len(s.running) == slots)

@@ -27,7 +27,7 @@ from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import UNKNOWN, PromptView
 from profiles.records import Finished
-from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts
+from tests.fakes.daemon_parts import DaemonParts, asking, daemon_parts, named
 from tests.fakes.remembered import Kept
 
 WHOLE = Totals(prompt_tokens=50_000, tokens=100, decode_s=4.0, complete=True)
@@ -127,7 +127,7 @@ async def test_a_change_is_told_once_an_end_is_complete_also_where_it_makes_a_se
         parts.dispatcher.end(exchange, Outcome.UPSTREAM_ERROR, 502)
         parts.keepers.functions.pop()
         parts.changed.functions.pop()
-    assert parts.pool.named("a").health.rests
+    assert named(parts.pool, "a").health.rests
     assert heard == [said for n in range(TROUBLE_AFTER) for said in ("ended", f"changed {n + 1}")]
 
 
@@ -210,8 +210,8 @@ async def test_a_row_shows_each_change_of_its_request_and_its_servers_at_once() 
         lambda: scheduler.set_terms(exchange.id, Terms("ben", 0, 0), now),
         lambda: scheduler.set_urgency(exchange.id, 1, UrgencySource.OPERATOR, now),
         lambda: scheduler.hold(exchange.id, now),
-        lambda: scheduler.set_able(lambda job: frozenset({parts.pool.named("b").id}), now),
-        lambda: setattr(parts.pool.named("b"), "name", "c") or parts.lifecycle.share_out(),  # type: ignore[func-returns-value]
+        lambda: scheduler.set_able(lambda job: frozenset({named(parts.pool, "b").id}), now),
+        lambda: setattr(named(parts.pool, "b"), "name", "c") or parts.lifecycle.share_out(),  # type: ignore[func-returns-value]
     ):
         before = parts.snapshot().queue[-1]
         change()

@@ -65,7 +65,7 @@ async def test_a_reader_gets_no_more_states_than_it_has_use_for(daemon: Daemon) 
         often = control.events()
         for _ in range(2):
             await anext(often)
-            daemon.control.changes.note()
+            daemon.control.changed()
         assert not next_of_seldom.done()
         daemon.control.stop()  # which no reader's pace delays
         with pytest.raises(StopAsyncIteration):

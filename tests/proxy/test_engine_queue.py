@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
 from clairvoyant_cli.proxy.servers.engine_queue import JUDGED, EngineQueues
-from tests.fakes.daemon_parts import DaemonParts, daemon_parts
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts, named
 
 
 class House:
@@ -13,7 +13,7 @@ class House:
 
     def __init__(self) -> None:
         self.daemon: DaemonParts = daemon_parts("engine", slots=200, kind="vllm")
-        self.server = self.daemon.pool.named("engine")
+        self.server = named(self.daemon.pool, "engine")
         self.server.annotate = "on"
         self.said: list[str] = []
         self.queues = EngineQueues(

@@ -110,8 +110,10 @@ async def test_speeds_and_upper_bounds_are_learned_of_the_server_that_answered()
 
 
 async def test_a_full_queue_is_tried_again_by_the_time_that_requests_took() -> None:
-    parts = daemon_parts()
-    assert parts.refusals._retry_after_s(100) == 20.0
-    for of in (ENDED, LEFT):
-        parts.refusals.ended(of)
-    assert parts.refusals._retry_after_s(100) == 50.0
+    parts = daemon_parts(capacity=100)
+    parts.dispatcher.scheduler.pause()
+    for _ in range(100):
+        parts.queued("0.1")
+    assert parts.refusals.full().retry_after_s == 20.0
+    parts.dispatcher.scheduler.tail.served_s.append(5.0)
+    assert parts.refusals.full().retry_after_s == 50.0

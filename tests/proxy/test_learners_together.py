@@ -12,7 +12,7 @@ from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.ended import Outcome
 from profiles.records import Profile
-from tests.fakes.daemon_parts import DaemonParts, daemon_parts, simulated_server
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts, named, simulated_server
 from tests.fakes.remembered import MEASURED, Kept
 
 SMALL, BIG = "small", "big"
@@ -33,7 +33,7 @@ async def test_where_a_response_is_stored_is_known_after_a_restart() -> None:
     for _ in range(2):
         parts = daemon_parts("a", "b")
         parts.remember(Stored())
-        server = parts.pool.named("b")
+        server = named(parts.pool, "b")
         assert parts.pool.holder_of("resp_1") is (server if states else None)
         parts.pool.holds("resp_1", server)
         assert parts.state_saver is not None
@@ -72,7 +72,7 @@ def serve(parts: DaemonParts, model: str, pairs: int, random: Random) -> Iterato
     """Answer pairs of requests, of which one waits for the other; all is learned after each pair."""
     saver = parts.state_saver
     assert saver is not None
-    parts.pool.named("mac").status.models = (LoadedModel(model),)
+    named(parts.pool, "mac").status.models = (LoadedModel(model),)
     for _ in range(pairs):
         for exchange in [parts.queued("0.0", model=model) for _ in range(2)]:
             tokens = random.randint(*ANSWERS[model])
@@ -103,7 +103,7 @@ async def test_all_that_learns_settles_after_another_model_and_nothing_stays_off
         course = Course()
         for _ in serve(parts, model, 400, random):
             course.taus_s.append(parts.operation.tau_s or 0.0)
-            course.speeds.append(parts.pool.named("mac").speeds.decode_tokens_per_s or 0.0)
+            course.speeds.append(named(parts.pool, "mac").speeds.decode_tokens_per_s or 0.0)
         courses.append(course)
         assert course.speeds[-50:] == pytest.approx([TOKENS_PER_S[model]] * 50)
         assert course.taus_s[-50:] == pytest.approx([course.taus_s[-1]] * 50, rel=0.1)

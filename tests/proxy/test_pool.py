@@ -13,7 +13,7 @@ from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.requests.serving_rules import Answered, Failed, WaitAgain
 from clairvoyant_cli.proxy.servers.health import TROUBLE_AFTER
 from clairvoyant_cli.proxy.servers.server_actions import RefusedError, ServerActions
-from tests.fakes.daemon_parts import DaemonParts, daemon_parts
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts, named
 
 
 async def test_a_server_is_renamed_while_it_answers() -> None:
@@ -22,7 +22,7 @@ async def test_a_server_is_renamed_while_it_answers() -> None:
     first, second = parts.queued("x"), parts.queued("y")
     server.config, server.adapter = BackendConfig(), adapter_of("llamacpp")
     parts.lifecycle.changed(server)
-    assert (parts.pool.named("llamacpp"), parts.on(first), parts.on(second)) == (server, "llamacpp", "")
+    assert (named(parts.pool, "llamacpp"), parts.on(first), parts.on(second)) == (server, "llamacpp", "")
     parts.after(first, Answered(200))
     assert parts.on(second) == "llamacpp"
     assert [each.backend for each in parts.stats.recent] == ["llamacpp"]
@@ -30,9 +30,9 @@ async def test_a_server_is_renamed_while_it_answers() -> None:
 
 async def test_a_worker_that_was_never_there_takes_none_while_another_is() -> None:
     parts = daemon_parts("mac", "rtx")
-    parts.pool.named("rtx").status.seen = False
+    named(parts.pool, "rtx").status.seen = False
     parts.becomes("mac", "up")
-    parts.pool.named("rtx").status.state = "down"
+    named(parts.pool, "rtx").status.state = "down"
     parts.becomes("mac", "up")
     exchanges = [parts.queued(f"0.5 number {n}") for n in range(2)]
     assert [parts.on(each) for each in exchanges] == ["mac", ""]
@@ -46,9 +46,9 @@ async def test_queued_requests_fail_only_when_every_worker_is_given_up() -> None
     for name in ("mac", "rtx"):
         parts.becomes(name, "down")
     waiting = parts.queued("patient")
-    parts.pool.named("mac").health._expire()
+    named(parts.pool, "mac").health._expire()
     assert not waiting.granted.done()
-    parts.pool.named("rtx").health._expire()
+    named(parts.pool, "rtx").health._expire()
     with pytest.raises(OutageError):
         waiting.granted.result()
 
@@ -67,9 +67,9 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
 
 def offers(parts: DaemonParts, **models: set[str]) -> None:
     for name, offered in models.items():
-        backend = parts.pool.named(name)
+        backend = named(parts.pool, name)
         backend.status.offered = {backend.adapter.known_as(name): OfferedModel(name) for name in offered}
-        parts.lifecycle.changed(parts.pool.named(name))
+        parts.lifecycle.changed(named(parts.pool, name))
 
 
 async def test_a_model_that_comes_while_it_is_waited_for_is_found() -> None:
@@ -87,7 +87,7 @@ async def test_what_one_alone_could_serve_is_refused_when_that_is_given_up() -> 
     offers(parts, mac={"small"}, rtx={"large"})
     parts.becomes("rtx", "down")
     waits = parts.queued("0.5 a", model="large")
-    parts.pool.named("rtx").health._expire()
+    named(parts.pool, "rtx").health._expire()
     with pytest.raises(OutageError):
         waits.granted.result()
     refused = parts.ask("0.5 b", model="large")
@@ -100,7 +100,7 @@ async def test_draining_server_finishes_its_own_requests() -> None:
     parts = daemon_parts("mac", "rtx")
     offers(parts, mac={"small"}, rtx={"small", "large"})
     runs, waits = parts.queued("0.5 a", model="large"), parts.queued("0.5 b", model="large")
-    parts.lifecycle.withdraw(parts.pool.named("rtx"), "draining")
+    parts.lifecycle.withdraw(named(parts.pool, "rtx"), "draining")
     refused = parts.ask("0.5 c", model="large")
     assert isinstance(refused, Refused)
     assert (refused.refusal.status, "only rtx can" in refused.refusal.message) == (503, True)
@@ -109,7 +109,7 @@ async def test_draining_server_finishes_its_own_requests() -> None:
     parts.after(waits, Answered(200))
     others = [parts.queued(f"0.5 {n}", model="small") for n in range(2)]
     assert [parts.on(each) for each in others] == ["mac", ""]
-    parts.lifecycle.bring_up(parts.pool.named("rtx"))
+    parts.lifecycle.bring_up(named(parts.pool, "rtx"))
     assert parts.on(others[1]) == "rtx"
 
 
@@ -118,9 +118,9 @@ async def test_what_was_cut_on_one_that_drains_goes_on_there() -> None:
     occupied, cut = parts.queued("0.1 a"), parts.queued("0.9 b")
     on = parts.on(cut)
     parts.after(cut, Failed(AttemptEnd.PREEMPTED))
-    parts.lifecycle.withdraw(parts.pool.named(on), "leaving")
+    parts.lifecycle.withdraw(named(parts.pool, on), "leaving")
     assert parts.on(cut) == on
-    assert parts.pool.named(on).standing == "leaving"
+    assert named(parts.pool, on).standing == "leaving"
     parts.after(cut, Answered(200))
     assert [server.name for server in parts.pool] == [parts.on(occupied)]
 
@@ -135,7 +135,7 @@ async def test_one_that_is_removed_while_it_is_away_holds_up_nobody() -> None:
     parts.becomes("rtx", "down")
     parts.after(cut, Failed(AttemptEnd.UNREACHABLE))
     waits = parts.queued("0.5 b", model="large")
-    parts.lifecycle.withdraw(parts.pool.named("rtx"), "leaving")
+    parts.lifecycle.withdraw(named(parts.pool, "rtx"), "leaving")
     assert [server.name for server in parts.pool] == ["mac"]
     assert parts.on(waits) == "mac"  # which answers that it has no such model
     with pytest.raises(OutageError):
@@ -161,11 +161,11 @@ async def test_one_that_fails_at_once_does_not_draw_all_the_work() -> None:
         parts.after(bad, Failed(AttemptEnd.BROKEN, "it broke", 500))
         failed += 1
     assert failed == TROUBLE_AFTER
-    assert parts.pool.named(other).standing == "resting"
-    parts.pool.named(other).health._rested()
+    assert named(parts.pool, other).standing == "resting"
+    named(parts.pool, other).health._rested()
     assert parts.on(bad) == other, "it is tried with one"
     parts.after(bad, Answered(200))
-    assert parts.pool.named(other).standing != "resting"
+    assert named(parts.pool, other).standing != "resting"
 
 
 async def test_one_that_is_alone_is_trusted_whatever_it_does() -> None:
@@ -186,9 +186,9 @@ async def test_one_that_comes_back_is_given_one_and_then_twice_as_many() -> None
         return sum(parts.on(each) == "rtx" for each in exchanges)
 
     assert at_work() == 1
-    parts.pool.named("rtx").health.began()
+    named(parts.pool, "rtx").health.began()
     assert at_work() == 2
-    parts.pool.named("rtx").health.began()
+    named(parts.pool, "rtx").health.began()
     assert at_work() == 4
 
 

@@ -20,6 +20,7 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.outer_members import named_model
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.servers.lifecycle import ServerLifecycle
+from tests.fakes.daemon_parts import named
 from tests.fakes.raw_http import Message, get, post
 from tests.fakes.serving import ask, asked, serving, until
 
@@ -344,6 +345,6 @@ async def test_a_stored_response_whose_server_is_unknown_is_asked_for_at_each() 
 async def test_a_response_whose_server_is_away_is_not_asked_for_elsewhere() -> None:
     async with both("vllm", "llamacpp") as (daemon, kinds):
         await ask(daemon, post("/v1/responses", b'{"model":"l","input":"x"}'))
-        daemon.pool.named("llamacpp").status.state = "down"
+        named(daemon.pool, "llamacpp").status.state = "down"
         answer = await ask(daemon, get(f"/v1/responses/{kinds['llamacpp'].stored[0]}"))
         assert by(answer) == "llamacpp"

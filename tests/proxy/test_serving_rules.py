@@ -27,7 +27,7 @@ from clairvoyant_cli.proxy.requests.serving_rules import (
     WaitAgain,
 )
 from profiles.records import Continuation, Served
-from tests.fakes.daemon_parts import daemon_parts
+from tests.fakes.daemon_parts import daemon_parts, named
 from tests.fakes.remembered import PROFILE
 
 PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
@@ -108,10 +108,10 @@ async def test_a_request_with_which_two_servers_went_down_is_not_sent_again() ->
 async def test_an_answer_that_streams_goes_on_where_the_same_model_is_proved_to() -> None:
     parts = daemon_parts("mac", "rtx", "pi")
     for name in ("mac", "pi"):
-        parts.pool.named(name).profiles = (
+        named(parts.pool, name).profiles = (
             replace(PROFILE, served=Served("ollama", "m"), continuations=(PROOF,)),
         )
-        parts.pool.named(name).settings = {"m:latest": ModelSettings("f")}
+        named(parts.pool, name).settings = {"m:latest": ModelSettings("f")}
     parts.becomes("rtx", "down")
     parts.becomes("pi", "down")
     exchange = parts.queued("x")
@@ -176,7 +176,7 @@ async def test_an_answer_that_refuses_is_no_success_and_only_a_servers_error_cou
         exchange = parts.queued(f"x{number}")
         command = parts.after(exchange, Answered(status))
         assert command == Finish(Outcome.UPSTREAM_ERROR, status)
-    assert parts.pool.named("mac").health.failures == failures
+    assert named(parts.pool, "mac").health.failures == failures
     counts = parts.journal.counts
     assert (counts["completed"], counts["upstream_error"]) == (0, 2)
 

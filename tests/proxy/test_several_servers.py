@@ -19,6 +19,7 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.client import ControlClient
+from tests.fakes.daemon_parts import named
 from tests.fakes.raw_http import chat, get, post
 from tests.fakes.serving import ask, asked, secret, serving, until
 
@@ -80,7 +81,7 @@ async def test_of_two_servers_one_is_down_that_alone_has_the_model() -> None:
         daemon = await stack.enter_async_context(serving(None, backends=backends))
         await until(daemon, lambda s: all(each.offered for each in s.backends))
         await away.aclose()
-        daemon.pool.named("there").probe_due.set()
+        named(daemon.pool, "there").probe_due.set()
         state = await until(daemon, lambda s: s.backends[1].state == "down")
         assert state.verdict.text == "there is down: other servers take what they can"
         assert state.slots == (0, state.backends[0].slots)
@@ -97,7 +98,7 @@ async def test_lists_are_those_of_all() -> None:
         assert models == [("small:latest", "mac"), ("both:latest", "mac"), ("large:latest", "rtx")]
         assert len(json.loads(loaded.body)["models"]) == 2
         assert tags.value("x-clairvoyant-backend") == b"mac, rtx"
-        daemon.pool.named("mac").status.state = "down"
+        named(daemon.pool, "mac").status.state = "down"
         tags = await ask(daemon, get("/api/tags"))
         assert [each["by"] for each in json.loads(tags.body)["models"]] == ["rtx", "rtx"]
 

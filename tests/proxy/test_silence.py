@@ -10,7 +10,7 @@ from clairvoyant_cli.http.upstream import UpstreamError
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests import heartbeat
 from clairvoyant_cli.proxy.servers.silence import COLD_S, HEARTBEATS_END_S, LEAST_S, Silences, overdue
-from tests.fakes.daemon_parts import DaemonParts, daemon_parts
+from tests.fakes.daemon_parts import DaemonParts, daemon_parts, named
 
 MEASURED = Speeds(decode_tokens_per_s=20.0, prefill_tokens_per_s=500.0)
 
@@ -113,7 +113,7 @@ async def test_a_client_that_does_not_read_is_no_silence_of_the_server() -> None
 async def test_an_overdue_request_is_tried_elsewhere_and_its_server_rests_until_it_answers() -> None:
     parts = daemon_parts("mac", "rtx", slots=2)
     exchange, given_up = streaming(parts), list[UpstreamError]()
-    mac, attempt = parts.pool.named(parts.on(exchange)), exchange.attempt
+    mac, attempt = named(parts.pool, parts.on(exchange)), exchange.attempt
     assert attempt is not None
     attempt.give_up = given_up.append
     parts.now[0] += LEAST_S - 1.0
@@ -153,7 +153,7 @@ async def test_alone_it_is_not_given_up_and_gets_no_empty_events_in_the_end() ->
 async def test_time_in_which_the_daemon_was_stopped_is_no_silence() -> None:
     parts = daemon_parts("mac", "rtx", slots=2)
     exchange = streaming(parts)
-    mac, attempt = parts.pool.named(parts.on(exchange)), exchange.attempt
+    mac, attempt = named(parts.pool, parts.on(exchange)), exchange.attempt
     assert attempt is not None
     late = list[float | None]()
     for passed_s in (0.0, 3600.0, 5.0, LEAST_S):  # a suspended laptop, with its server

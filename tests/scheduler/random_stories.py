@@ -78,8 +78,8 @@ class Story:
         if self.models:
             self.scheduler.fleet.residency.unknown_s = 5.0
         for name, speed in self.speeds.items():
-            self.scheduler.set_speed(name, speed)
-            self.scheduler.set_slots(name, self.sizes[name], weight=rng.choice([1.0, 2.0]))
+            self.scheduler.fleet.servers[name].speed = speed
+            self.scheduler.fleet.set_slots(name, self.sizes[name], weight=rng.choice([1.0, 2.0]))
             server = self.scheduler.fleet.servers[name]
             if self.models and rng.random() < 0.5:
                 self.scheduler.fleet.residency.set_room(name, rng.choice([1, 2]))
@@ -351,18 +351,18 @@ class Story:
     def on_resize(self) -> None:
         name = self.rng.choice(sorted(self.up or self.sizes))
         self.sizes[name] = max(1, self.sizes[name] + self.rng.choice([-1, 1]))
-        self.scheduler.set_slots(name, self.sizes[name] if name in self.up else 0)
+        self.scheduler.fleet.set_slots(name, self.sizes[name] if name in self.up else 0)
 
     def on_last_resort(self) -> None:
         name = self.rng.choice(sorted(self.up or self.sizes))
-        self.scheduler.set_slots(name, self.sizes[name] if name in self.up else 0, last_resort=True)
+        self.scheduler.fleet.set_slots(name, self.sizes[name] if name in self.up else 0, last_resort=True)
         self.later(20.0, self.back, name)
 
     def on_outage(self) -> None:
         """Take a server away: what it runs fails, or waits for another."""
         name = self.rng.choice(sorted(self.sizes))
         self.up.discard(name)
-        self.scheduler.set_slots(name, 0)
+        self.scheduler.fleet.set_slots(name, 0)
         for job in [each for each in self.scheduler.running.values() if each.server_id == name]:
             if self.place[job.id] == "running" and self.rng.random() < 0.7:
                 self.on_running_broken(job.id)
@@ -372,7 +372,7 @@ class Story:
 
     def back(self, name: str) -> None:
         self.up.add(name)
-        self.scheduler.set_slots(name, self.sizes[name])
+        self.scheduler.fleet.set_slots(name, self.sizes[name])
 
     # -- checks
 

@@ -88,7 +88,7 @@ class Server:
         self.scheduler.release(job_id, self.now)
 
     def _slots(self, server_id: str, number: str) -> None:
-        self.scheduler.set_slots(server_id, int(number))
+        self.scheduler.fleet.set_slots(server_id, int(number))
 
     def _fail(self, server_id: str, _: str) -> None:
         """Fail what runs on a server, which is down from now on: it is asked for again, or given up."""
@@ -100,7 +100,7 @@ class Server:
             else:
                 self.arrival_order.ended(job_id, None)
                 self.scheduler.finish(job_id, self.now, served=False)
-        self.scheduler.set_slots(server_id, 0)
+        self.scheduler.fleet.set_slots(server_id, 0)
 
     def _cut(self, server_id: str, _: str) -> None:
         """Cut what runs on a server, unless another would take its slot: that changes the order."""

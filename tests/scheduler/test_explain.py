@@ -99,7 +99,7 @@ def test_operator_actions_and_client_limits_are_explained() -> None:
     jobs = [Job(name, 0.0, cost_s=1.0, client="c" if name == "quota" else "") for name in ("runs", "quota")]
     tenants = {"c": Tenant(max_running=1)}
     scheduler = waiting("boost", [Job("first", 0.0, client="c"), *jobs], tenants=tenants)
-    scheduler.set_slots("a", 2)
+    scheduler.fleet.set_slots("a", 2)
     scheduler.next(0.0)
     for name in ("held", "top", "wished"):
         scheduler.submit(Job(name, 1.0, cost_s=9.0, priority=3 if name == "wished" else 0), 1.0)
@@ -121,7 +121,7 @@ def test_a_server_that_is_down_is_not_blamed_on_the_client() -> None:
     able = {"b": frozenset({"b"}), "any": frozenset[str]()}
     jobs = [Job(name, 0.0, cost_s=1.0, client="c", able=able[name]) for name in able]
     scheduler = waiting("boost", jobs, tenants={"c": Tenant(max_running=0)})
-    scheduler.set_slots("b", 0)
+    scheduler.fleet.set_slots("b", 0)
     found = standing(scheduler, 1.0)
     assert (found["b"].cause, found["any"].cause) == (Cause.DOWN, Cause.LIMIT)
     assert found["b"].start is None

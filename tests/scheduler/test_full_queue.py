@@ -62,7 +62,7 @@ def test_the_operators_choices_stay() -> None:
 
 def test_a_job_that_returns_is_as_old_as_it_was() -> None:
     scheduler = full_of(*(job(f"a{n}", at=float(n)) for n in range(3)))
-    scheduler.set_slots("a", 1)
+    scheduler.fleet.set_slots("a", 1)
     assert scheduler.next(3.0) is not None
     scheduler.requeue("a0", 4.0)
     assert displaced(scheduler, job("b1", at=5.0), 5.0) == "a2"

@@ -54,7 +54,7 @@ class Times:
 def unequal(policy: str = "boost", *, slowness: float = 4.0, tau_s: float | None = None) -> Scheduler:
     scheduler = Scheduler(POLICIES[policy], servers={"slow": 1, "fast": 1}, tau_s=tau_s)
     for server_id, times in (("fast", 1.0), ("slow", slowness)):
-        scheduler.set_speed(server_id, Times(times))
+        scheduler.fleet.servers[server_id].speed = Times(times)
     return scheduler
 
 
@@ -148,7 +148,7 @@ def talking(prefix: Chain, name: str) -> Job:
 def test_a_conversation_returns_to_the_cache_it_left() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1, "b": 1})
     for server_id in "ab":
-        scheduler.set_speed(server_id, Times())
+        scheduler.fleet.servers[server_id].speed = Times()
     scheduler.submit(talking(chain("hi"), "1"), 0.0)
     scheduler.submit(talking(chain("yo"), "2"), 0.0)
     assert started(scheduler, 0.0) == {"1": "a", "2": "b"}
@@ -166,7 +166,7 @@ def test_a_pinned_job_waits_without_blocking_others() -> None:
     scheduler.submit(Job("pinned", 0.0, pinned="b"), 0.0)
     scheduler.submit(Job("free", 1.0), 1.0)
     assert started(scheduler, 2.0) == {"free": "a"}
-    scheduler.set_slots("b", 1)
+    scheduler.fleet.set_slots("b", 1)
     assert started(scheduler, 3.0) == {"pinned": "b"}
 
 
@@ -358,8 +358,8 @@ def beside_an_engine(at_once: int) -> Scheduler:
     """Return a scheduler of a server of one slot and an engine, as fast, that takes whatever it is sent."""
     scheduler = Scheduler(POLICIES["boost"], servers={"engine": 1024, "held": 1})
     for server_id in ("engine", "held"):
-        scheduler.set_speed(server_id, Times())
-    scheduler.set_slots("engine", 1024, at_once=at_once)
+        scheduler.fleet.servers[server_id].speed = Times()
+    scheduler.fleet.set_slots("engine", 1024, at_once=at_once)
     return scheduler
 
 
@@ -385,8 +385,8 @@ def test_a_long_job_avoids_an_engine_with_shorter_jobs_queued() -> None:
 
 def test_jobs_queued_inside_an_engine_count_as_backlog() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"engine": 1024})
-    scheduler.set_speed("engine", Times())
-    scheduler.set_slots("engine", 1024, at_once=2)
+    scheduler.fleet.servers["engine"].speed = Times()
+    scheduler.fleet.set_slots("engine", 1024, at_once=2)
     for number in range(4):
         scheduler.submit(long_for(5.0, f"inside{number}"), 0.0)
     started(scheduler, 0.0)

@@ -117,7 +117,7 @@ def test_nothing_is_cut_where_slots_were_taken_away_or_are_free(slots: int) -> N
     scheduler.next(0.0)
     scheduler.submit(job("short", 2.0), 0.0)
     assert scheduler.preemptions(0.0) == [Preempt("longer", "a")]
-    scheduler.set_slots("a", slots)
+    scheduler.fleet.set_slots("a", slots)
     assert scheduler.preemptions(0.0) == []
 
 

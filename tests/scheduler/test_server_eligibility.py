@@ -35,7 +35,7 @@ def test_able_workers_may_change_while_a_job_waits() -> None:
 
 def test_a_worker_set_apart_takes_only_jobs_that_no_other_can_run() -> None:
     scheduler = fleet(a=1, b=3)
-    scheduler.set_slots("b", 3, last_resort=True)
+    scheduler.fleet.set_slots("b", 3, last_resort=True)
     for number, job in enumerate(
         (
             Job("any", 0.0),
@@ -46,13 +46,13 @@ def test_a_worker_set_apart_takes_only_jobs_that_no_other_can_run() -> None:
     ):
         scheduler.submit(job, float(number))
     assert started(scheduler, 9.0) == {"any": "a", "pinned": "b", "own": "b"}
-    scheduler.set_slots("a", 0)  # nobody else is there
+    scheduler.fleet.set_slots("a", 0)  # nobody else is there
     assert started(scheduler, 10.0) == {"waits": "b"}
 
 
 def test_a_heavier_worker_takes_more() -> None:
     scheduler = fleet(light=4, heavy=4)
-    scheduler.set_slots("heavy", 4, weight=3.0)
+    scheduler.fleet.set_slots("heavy", 4, weight=3.0)
     for number in range(4):
         scheduler.submit(Job(str(number), 0.0), 0.0)
     assert sorted(started(scheduler, 0.0).values()) == ["heavy", "heavy", "heavy", "light"]

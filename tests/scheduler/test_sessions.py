@@ -35,8 +35,8 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
 def queue(slots: int = 1, room: float | None = None, policy: str = "boost", **more: Any) -> Scheduler:
     """Return a queue for one server whose cache behind the slots holds `room` tokens, None: unknown."""
     scheduler = Scheduler(POLICIES[policy], servers={"gpu": slots}, **more)
-    scheduler.set_slots("gpu", slots, at_once=slots)
-    scheduler.set_speed("gpu", Speed())
+    scheduler.fleet.set_slots("gpu", slots, at_once=slots)
+    scheduler.fleet.servers["gpu"].speed = Speed()
     if room is not None:
         scheduler.fleet.servers["gpu"].cache.room_tokens = room
     return scheduler
@@ -197,7 +197,7 @@ def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_lo
                 answer(scheduler, again, now + 1.5)
         assert now < 200.0
     assert now > 30.0
-    assert scheduler.sessions.session_of(scheduler.running["a0"]) is not None
+    assert scheduler.sessions.known.get(scheduler.running["a0"].session) is not None
 
 
 @pytest.mark.parametrize("policy", ["fcfs"])

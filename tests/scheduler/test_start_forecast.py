@@ -101,7 +101,7 @@ def test_a_client_at_its_limit_waits_for_its_own_slot() -> None:
 
 def test_a_job_waits_for_a_server_that_can_take_it() -> None:
     scheduler = busy(job("runs", 60.0), policy="boost")
-    scheduler.set_slots("b", 1)
+    scheduler.fleet.set_slots("b", 1)
     scheduler.submit(job("short", 5.0, pinned="b"), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("waits for a", 1.0, able=frozenset({"a"})), 0.0)
@@ -111,7 +111,7 @@ def test_a_job_waits_for_a_server_that_can_take_it() -> None:
 
 def test_a_job_past_tau_whose_server_is_down_delays_no_forecast() -> None:
     scheduler = busy(job("runs", 60.0), policy="sjf", tau_s=5.0)
-    scheduler.set_slots("b", 0)
+    scheduler.fleet.set_slots("b", 0)
     scheduler.submit(job("stranded", 1.0, pinned="b"), 0.0)
     scheduler.submit(job("next", 5.0, at_s=1.0), 1.0)
     assert start_s(scheduler, "next", 50.0) < 20.0

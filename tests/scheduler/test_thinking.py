@@ -55,7 +55,7 @@ class Slow:
 
 def test_preemption_on_a_slow_server_counts_its_seconds() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
-    scheduler.set_speed("a", Slow())
+    scheduler.fleet.servers["a"].speed = Slow()
     for name, tokens in (("long", 1000.0), ("short", 990.0)):
         scheduler.submit(Job(name, 0.0, cost_s=tokens / 10.0, tokens=tokens, tokens_q90=1.5 * tokens), 0.0)
     scheduler.hold("short", 0.0)

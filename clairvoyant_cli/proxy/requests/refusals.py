@@ -1,6 +1,5 @@
 """The proxy's own error answers, and the prompts that a server would truncate."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -13,7 +12,6 @@ from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S, Refusal
 from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.page_fields import PageFields, is_preflight, preflight_answer
 from clairvoyant_cli.proxy.journal import Journal
-from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.truncations import Truncations
 from clairvoyant_cli.proxy.servers.pool import ServerPool
@@ -50,11 +48,6 @@ class Refusals:
     truncations: Truncations | None = None
     pages: PageFields = field(default_factory=PageFields)
     final: dict[int, tuple[float, Refusal]] = field(default_factory=dict)  # told behind early heads
-    _services_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))  # of the latest requests
-
-    def ended(self, of: Ended) -> None:
-        if of.last is not NOWHERE:
-            self._services_s.append(of.service_s)
 
     def full(self) -> Refusal:
         return self._overload("queue_full", "clairvoyant: the queue is full")
@@ -83,12 +76,11 @@ class Refusals:
         queue, now = self.pool.queue, self.journal.clock()
         if least_s is None:
             least_s = min((each.next_free_s(now) for each in queue.fleet.servers.values()), default=0.0)
-        wait_s = min(max(least_s, self._retry_after_s(len(queue))), MAX_RETRY_AFTER_S)
+        # There will be room after the time that a tenth of the queue takes.
+        served_s = queue.tail.served_s
+        room_s = max(1.0, (fmean(served_s) if served_s else 2.0) * max(1, len(queue) // 10))
+        wait_s = min(max(least_s, room_s), MAX_RETRY_AFTER_S)
         return Refusal(self.overload_status, message, wait_s, busy=busy, kind=kind)
-
-    def _retry_after_s(self, waiting: int) -> float:
-        """Estimate when there will be room: the time that a tenth of the queue takes."""
-        return max(1.0, (fmean(self._services_s) if self._services_s else 2.0) * max(1, waiting // 10))
 
     def away(self, server: Server | None = None) -> Refusal:
         server = server or self.pool.first

@@ -89,8 +89,8 @@ class ServerLifecycle:
         self.pool.join(server)
         scheduler = self.dispatcher.scheduler
         self._follow_swapping(server)
-        scheduler.set_slots(server.id, server.room, weight=server.config.weight)
-        scheduler.set_speed(server.id, server.speeds)
+        scheduler.fleet.set_slots(server.id, server.room, weight=server.config.weight)
+        scheduler.fleet.servers[server.id].speed = server.speeds
 
     def start(self, server: Server) -> None:
         server.up_s = self.journal.clock()
@@ -237,7 +237,7 @@ class ServerLifecycle:
                 last_resort = last_resort or server.health.rests
             if others_can or server.health.hung:
                 slots = min(slots, server.health.slots)
-            self.dispatcher.scheduler.set_slots(
+            self.dispatcher.scheduler.fleet.set_slots(
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
             there = self.dispatcher.scheduler.fleet.servers[server.id]
@@ -310,7 +310,7 @@ class ServerLifecycle:
 
     def try_one(self, server: Server) -> None:
         """Send one waiting request to a server that says it is loading, to see whether it serves by now."""
-        self.dispatcher.scheduler.set_slots(server.id, 1, last_resort=bool(server.health.withdrawn))
+        self.dispatcher.scheduler.fleet.set_slots(server.id, 1, last_resort=bool(server.health.withdrawn))
         self.dispatcher.pump()
         self._open_slots()
 

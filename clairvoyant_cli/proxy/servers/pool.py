@@ -52,10 +52,6 @@ class ServerPool(list[Server]):
         self.remove(server)
         del self.by_id[server.id]
 
-    def named(self, name: str) -> Server:
-        """Return the server with this label; KeyError if there is none."""
-        return {server.name: server for server in self}[name]
-
     def name_of(self, server_id: str) -> str:
         """Return the label of a server; any other text, such as the id of one that has left, as it is."""
         server = self.by_id.get(server_id)

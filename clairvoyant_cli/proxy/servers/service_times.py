@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
@@ -16,6 +16,7 @@ from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.proxy.servers.loaded_models import asked_context
 from clairvoyant_cli.proxy.servers.pool import ServerPool
+from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.silence import FORGETTING
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS
 from clairvoyant_cli.scheduler.job import Estimates
@@ -124,7 +125,9 @@ class ServiceTimes:
         """Return what the scheduler orders a request by, given the prediction of its length: service times
         are those on the fastest server that is up, in seconds.
         """
-        servers = [server for server in self.pool if not server.away] or self.pool
+        servers: Sequence[Server] = self.pool
+        if len(servers) > 1:
+            servers = [server for server in servers if not server.away] or servers
         tokens = prediction.expected_tokens * parsed.choices
         tokens_q90 = prediction.q90_tokens * parsed.choices
         if parsed.amount_kind:

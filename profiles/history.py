@@ -22,7 +22,7 @@ from profiles.database import (
     set_aside_files,
 )
 from profiles.percentiles import percentile
-from profiles.records import Finished
+from profiles.records import Finished, ServedRequest
 from profiles.schema import CLIENT, COLUMNS, KINDS
 from profiles.states import client_hash, drop_states, note_forgetting, salt
 
@@ -177,18 +177,14 @@ def each(connection: sqlite3.Connection, span: Span) -> Iterator[Finished]:
     yield from _sound(connection.execute(f"{SELECT} WHERE {where} ORDER BY finished_at", values))
 
 
-def compared_since(
-    connection: sqlite3.Connection, since: float
-) -> list[tuple[float, str, float, float, float]]:
-    """Return (end, class, wait, saved seconds, spared tokens) of the requests since a time, epoch seconds,
-    that were compared with order of arrival.
-    """
+def served_since(connection: sqlite3.Connection, since: float) -> list[ServedRequest]:
+    """Return the requests since a time, epoch seconds, in order."""
     rows = connection.execute(
-        "SELECT finished_at, length_class, waited_s, saved_s, spared_tokens FROM history "  # noqa: S608
-        f"INDEXED BY history_time WHERE finished_at >= ? AND {SOUND} ORDER BY finished_at",
+        f"SELECT {', '.join(ServedRequest._fields)} FROM history INDEXED BY history_time "  # noqa: S608
+        f"WHERE finished_at >= ? AND {SOUND} AND typeof(program) = 'text' ORDER BY finished_at",
         (since,),
     )
-    return [row for row in rows if isinstance(row[3], float) and isinstance(row[4], float)]
+    return [ServedRequest(*row) for row in rows]
 
 
 def recorded_requests(connection: sqlite3.Connection, characters: int) -> list[Finished]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiles.database import ProfilesError, reading, writing
-from profiles.history import compared_since
+from profiles.history import served_since
 from profiles.host import this_host
-from profiles.records import Begun, Comparison, Finished, Profile, place_of
+from profiles.records import Begun, Comparison, Finished, Profile, ServedRequest, place_of
 from profiles.states import load_state
 from profiles.store import amend, every, fitting, named, save
 from profiles.writer import Bounds, Writer
@@ -86,10 +86,10 @@ class Ledger:
         if self._records:
             self._writer.compare(comparison)
 
-    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
-        """Return (end, class, wait, saved seconds, spared tokens) of the compared requests since `at`."""
+    def served_since(self, at: float) -> list[ServedRequest]:
+        """Return the requests that have ended since a time, epoch seconds."""
         with self._surviving(), reading(self.path) as connection:
-            return compared_since(connection, at)
+            return served_since(connection, at)
         return []
 
     def load(self, name: str) -> bytes | None:

@@ -256,6 +256,18 @@ class Begun(NamedTuple):
     endpoint: str
 
 
+class ServedRequest(NamedTuple):
+    """What the history has of a request for the figures of a day, as in `Finished`."""
+
+    finished_at: float
+    length_class: str
+    program: str
+    waited_s: float
+    sojourn_s: float
+    saved_s: float | None
+    spared_tokens: float | None
+
+
 class Comparison(NamedTuple):
     """What a request gained over order of arrival, as in `Finished`, and which request it was."""
 

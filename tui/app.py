@@ -337,7 +337,7 @@ class Top(App[None]):
         self.push_screen(PageScreen("keys and signs", help_lines, "question_mark,f1"))
 
     def action_clients(self) -> None:
-        self.push_screen(PageScreen("clients", clients.body, "c"))
+        self.push_screen(PageScreen("programs and clients", clients.page, "c"))
 
     def action_went_wrong(self) -> None:
         self.push_screen(PageScreen("what went wrong", log.went_wrong, "w"))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tui.panels import clients, hardware, log, models, plots, requests, sessions, stats, timeline
+from tui.panels import clients, hardware, log, models, plots, programs, requests, sessions, stats, timeline
 from tui.styled_text import Line
 from tui.table_layout import Grid
 from tui.view_state import ViewState
@@ -30,6 +30,7 @@ class PanelRecord:
     facts: Facts = lambda view: Line()  # beside its name
     rows: Callable[[ViewState], int] | None = None  # that it has to show
     usual: int = 0  # the same before the first state, or always
+    more: int = 0  # rows that it takes besides on a large screen
     least: int = 0  # lines, with its name, that it has however little room there is
     depends: Callable[[ViewState], object] | None = None  # on what, if time alone does not change it
     of_daemon: bool = True  # it is empty before the first state, and grey while the daemon is lost
@@ -69,10 +70,20 @@ RECORDS = (
     PanelRecord(
         "models", "5", "machine", models.body, facts=models.facts, rows=models.rows, usual=4, least=3
     ),
-    PanelRecord("stats", "6", "facts", stats.body, facts=stats.facts, usual=6, least=7),
+    PanelRecord("stats", "6", "facts", stats.body, facts=stats.facts, rows=stats.rows, usual=5, least=6),
     PanelRecord("recent", "7", "requests", grid=requests.RECENT),
     PanelRecord("plots", "8", "picture", plots.plots, depends=plots.of),
-    PanelRecord("log", "9", "below", log.log, usual=99, least=4),
+    PanelRecord(
+        "programs",
+        "c",
+        "below",
+        programs.body,
+        facts=programs.facts,
+        rows=programs.rows,
+        more=11,
+        none="no program has had a slot yet",
+    ),
+    PanelRecord("log", "9", "below", log.log, usual=99, least=3),
     PanelRecord("graph", "0", "picture", plots.graph, facts=plots.graph_facts, depends=plots.of),
     PanelRecord(
         "sessions",

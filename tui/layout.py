@@ -6,7 +6,7 @@ need.
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from textual.geometry import Region
 
@@ -16,7 +16,7 @@ DECK = PANELS[2:]  # the panels that share the deck of a small terminal
 PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one takes what is left
     "board": (),
     "queue": ("running", "queue"),
-    "programs": ("clients", "running", "queue"),
+    "programs": ("programs", "clients", "running", "queue"),
     "sessions": ("sessions", "running", "queue"),
     "hardware": ("running", "models", "gpu", "graph"),
 }
@@ -40,16 +40,20 @@ class SizeHint:
     rows: Mapping[str, int] = field(default_factory=lambda: {each.name: each.usual for each in RECORDS})
 
     def shows(self, name: str) -> bool:
+        """Whether a panel is not hidden, and there is something to show in it."""
+        return name not in self.hidden and self.has(name)
+
+    def has(self, name: str) -> bool:
         """Whether there is something to show in a panel."""
         return bool(self.rows[name] or not BY_NAME[name].none)
 
     @property
     def in_deck(self) -> tuple[str, ...]:
-        return tuple(filter(self.shows, DECK))
+        return tuple(filter(self.has, DECK))
 
     def beside(self, *sides: str) -> list[PanelRecord]:
         """Return the panels of the right column that are shown on these sides of it."""
-        return [each for each in RECORDS if each.side in sides and each.name not in self.hidden]
+        return [each for each in RECORDS if each.side in sides and self.shows(each.name)]
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
@@ -61,7 +65,7 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
     if wish.maximised:
         return boxes | {wish.maximised: body}
     if preset := PRESETS[wish.preset]:
-        rows = {name: min(2 + wish.rows[name], body.height // 3) for name in preset[:-1]}
+        rows = {name: min(2 + wish.rows[name], body.height // 3) for name in preset[:-1] if wish.shows(name)}
         return boxes | _stack(body, rows | {preset[-1]: body.height - sum(rows.values())})
     if width >= 168 and height >= 46:
         return boxes | _large(body, wish)
@@ -110,7 +114,8 @@ def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
     for box, column in zip((first, second), columns, strict=True):
         boxes |= _stack(box, _heights(column, wish, high))
     low = Region(right.x, body.y + high, right.width, body.height - high)
-    return boxes | _stack(low, _heights(below, wish, low.height))
+    more = {each.name: wish.rows[each.name] + each.more for each in below}
+    return boxes | _stack(low, _heights(below, replace(wish, rows=more), low.height))
 
 
 def _wanted(record: PanelRecord, wish: SizeHint) -> int:

@@ -26,6 +26,7 @@ from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
+from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
 from clairvoyant_cli.proxy.observing.steady_clients import SteadyClients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
@@ -131,7 +132,7 @@ class Daemon:
         # What is observed.
         stats = self.stats = RequestStats(journal, self.compared, config.urgency_target)
         scheduler.arrival_order = stats.arrival_order
-        self.metrics, self.gain = Metrics(journal.refused), Gain(wall)
+        self.metrics, self.gain, self.slot_time = Metrics(journal.refused), Gain(wall), SlotTime(wall)
         self.views = RequestViews(pool, journal)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
@@ -146,6 +147,7 @@ class Daemon:
             listen=joined(*own[0]),
             started_s=clock(),
             gain=self.gain,
+            slot_time=self.slot_time,
             show_prompts=config.show_prompts,
             service_level=level,
         )
@@ -233,6 +235,7 @@ class Daemon:
             self.learn_queue.ended,
             self.resubmissions.ended,
             self.steady.ended,
+            self.slot_time.ended,
             *([] if level is None else [level.ended]),
         )
         self.changed = Callbacks(
@@ -291,6 +294,7 @@ class Daemon:
     def compared(self, pair: Compared) -> None:
         """The wait of an ended request in order of arrival has become known."""
         self.gain.compared(pair)
+        self.slot_time.compared(pair)
         if self.state_saver is not None:
             self.state_saver.compared(pair)
 
@@ -317,6 +321,7 @@ class Daemon:
             predictor=self.predictor,
             learn_queue=self.learn_queue,
             gain=self.gain,
+            slot_time=self.slot_time,
             freeze=self.config.freeze,
             took_over=self.preemption.report,
         )

@@ -330,6 +330,45 @@ class ClientState:
 
 
 @dataclass(frozen=True, slots=True)
+class UseState:
+    """The slot time of a program, and how much longer the compared of its answers would have waited in order
+    of arrival, all together.
+    """
+
+    slot_s: float = 0.0
+    saved_s: float = 0.0
+    compared: int = 0
+
+    @property
+    def saved_each_s(self) -> float | None:
+        return self.saved_s / self.compared if self.compared else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramState:
+    """What a program has and had of the slots, "-" for those unknown: its requests that are here, the last
+    hour, the last 24 hours, and its slot time in each half hour of these, the newest last.
+    """
+
+    name: str
+    running: int = 0
+    waiting: int = 0
+    hour: UseState = UseState()
+    day: UseState = UseState()
+    halves_s: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramsState:
+    """The programs, most slot time in the last hour first, and the slot time that there was."""
+
+    listed: tuple[ProgramState, ...] = ()
+    hour_s: float = 0.0
+    day_s: float = 0.0
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LogEvent:
     """A line of the daemon's log; never prompt text."""
 
@@ -473,6 +512,7 @@ class Snapshot:
     stats_fcfs: tuple[ClassStats, ...] = ()  # of the last hour's requests: waits in order of arrival
     stats_paired: tuple[ClassStats, ...] = ()  # and what the same ones waited
     clients: tuple[ClientState, ...] = ()  # the busiest
+    programs: ProgramsState = ProgramsState()
     schema: int = SCHEMA_VERSION
     urgency: UrgencyState = UrgencyState()
     service_level: ServiceLevelState | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from predictor.record import LengthClass
 from profiles.database import reading, writing
 from profiles.history import Span, newest
-from profiles.records import Begun, Comparison, Estimate, Finished, Host, Profile, Served
+from profiles.records import Begun, Comparison, Estimate, Finished, Host, Profile, Served, ServedRequest
 from profiles.store import save
 from profiles.writer import Writer
 
@@ -90,7 +90,7 @@ class Kept:
     def compared(self, comparison: Comparison) -> None:
         self.pairs.append(comparison)
 
-    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]:
+    def served_since(self, at: float) -> list[ServedRequest]:
         return []
 
     def load(self, name: str) -> bytes | None:

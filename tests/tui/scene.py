@@ -28,10 +28,13 @@ from clairvoyant_cli.state.snapshot import (
     PolicyOutlook,
     PredictionState,
     PredictorState,
+    ProgramsState,
+    ProgramState,
     QueuedRequest,
     RunningRequest,
     Snapshot,
     TauState,
+    UseState,
     WaitingState,
 )
 from predictor.record import LengthClass
@@ -186,6 +189,7 @@ class Scene:
             utilisation=min(1.0, busy_s / 300.0 / SLOTS),
             log=tuple(LogEvent(STARTED_AT + at, level, text) for at, level, text in log[-60:]),
             clients=_clients(waits, runs, done),
+            programs=_programs(waits, runs, done, t),
             stats_paired=_stats(done, lambda each: each.wait_s),
             stats_fcfs=_stats(done, lambda each: each.wait_fcfs_s),
             in_order=tuple(
@@ -259,6 +263,22 @@ class Stage:
 
     def snapshot(self) -> Snapshot:
         return self.scene.snapshot(self.at_s)
+
+
+def _programs(waits: list[Asked], runs: list[Asked], done: list[Asked], t: float) -> ProgramsState:
+    """Return who had the slots; what was before the scene is a working day, and a report at night."""
+    uses: dict[str, ProgramState] = {}
+    for name in {each.row.client for each in (*waits, *runs, *done)}:
+        own = [each for each in done if each.row.client == name]
+        slot_s = sum(min(each.end_s, t) - each.start_s for each in (*own, *runs) if each.row.client == name)
+        use = UseState(slot_s, sum(each.wait_fcfs_s - each.wait_s for each in own), len(own))
+        nightly = 14 if name.startswith("batch") else 26
+        past = (max(0.0, 1.0 - abs(half - nightly) / (4 + 14 * (nightly == 26))) for half in range(47))
+        halves = *(round(each * slot_s * (3 if nightly == 14 else 2)) for each in past), round(slot_s)
+        waiting, running = (sum(each.row.client == name for each in some) for some in (waits, runs))
+        uses[name] = ProgramState(name, running, waiting, use, UseState(float(sum(halves))), halves)
+    listed = tuple(sorted(uses.values(), key=lambda use: (-use.hour.slot_s, use.name)))
+    return ProgramsState(listed, SLOTS * t, SLOTS * 86_400.0, SLOTS)
 
 
 def judged(state: Snapshot) -> Snapshot:

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.commands.report import used
 from clairvoyant_cli.proxy.observing.gain import midnight_before
 from clairvoyant_cli.state.snapshot import Snapshot
+from profiles.database import reading
+from profiles.history import Span, newest
 from profiles.ledger import Ledger
 from tests.fakes.chaos import LONG_NAME
 from tests.fakes.figures_on_screen import wrong_figures
@@ -153,6 +156,7 @@ def test_after_a_restart_the_gain_goes_on_from_what_was_gained_before(tmp_path: 
             "boost", run, persistence=ledger, began_at=midnight_before(time.time()) + 3600.0 * run
         )
         ledger.close()
+        assert_programs_are_those_of_the_report(schedule.looks[-1], tmp_path / "db.sqlite")
         for at_s, look in zip(schedule.looked_s, schedule.looks, strict=True):
             then_s = saved_s + schedule.saved_s(at_s)
             if (
@@ -163,6 +167,18 @@ def test_after_a_restart_the_gain_goes_on_from_what_was_gained_before(tmp_path: 
         saved_s += schedule.saved_s()
         assert schedule.gain.answers_today == run * REQUESTS
         assert schedule.gain.saved_today_s == pytest.approx(saved_s, abs=0.05)
+
+
+def assert_programs_are_those_of_the_report(state: Snapshot, path: Path) -> None:
+    with reading(path) as connection:
+        rows = newest(connection, Span(state.taken_at - 86_400.0), 10_000)
+    assert not state.alive
+    listed = {each.name: each.day for each in state.programs.listed}
+    assert {name: use.slot_s for name, use in listed.items()} == pytest.approx(
+        {use.program: use.slot_s for use in used(rows)}, abs=0.01
+    )
+    saved_s = sum(row.saved_s or 0.0 for row in rows)
+    assert sum(use.saved_s for use in listed.values()) == pytest.approx(saved_s, abs=0.01)
 
 
 async def test_wrong_figures_are_found() -> None:

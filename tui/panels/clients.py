@@ -3,15 +3,25 @@
 from clairvoyant_cli.state.snapshot import ClientState
 from tui.formatting import brief, count, duration, spark
 from tui.history import CLIENT_POINTS
+from tui.panels import programs
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, number, words
 from tui.view_state import ViewState
 
 _NEARLY = 0.75
+_DAY_ROWS = 12
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     return CLIENTS.lines(view, width) if view.state.clients else [Line("No requests yet.", "soft")]
+
+
+def page(view: ViewState, width: int, height: int) -> list[Line]:
+    """Who has the slots, the clients with their limits, and the last 24 hours."""
+    if not view.state.programs.listed:
+        return body(view, width, height)
+    day = programs.last_day(view, width, _DAY_ROWS)
+    return [*programs.PROGRAMS.lines(view, width), Line(), *body(view, width, height), Line(), *day]
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:

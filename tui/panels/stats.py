@@ -14,6 +14,10 @@ def facts(view: ViewState) -> Line:
     return Line(f" by real length, {count(view.state.counters.completed)} done ", "soft")
 
 
+def rows(view: ViewState) -> int:
+    return 5 + bool(view.state.service_level)
+
+
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The blocks, side by side if the panel is wide and low."""
     state = view.state

@@ -180,7 +180,7 @@ class BoardScreen(Screen[None]):
 
     def action_go(self, name: str) -> None:
         wish = self._wish
-        if not wish.shows(name):
+        if not wish.has(name):
             self.notify(BY_NAME[name].none, timeout=3)
             return
         wish = replace(wish, maximised=wish.maximised and name, hidden=wish.hidden - {name})

@@ -26,6 +26,7 @@ _COLUMNS: tuple[tuple[str, Tone, str], ...] = (
     ("of τ", "ink", "wait as a share of its tau"),
     ("total", "ink", "from arrival to end;  for: since its start"),
     ("TTFT", "ink", "from arrival to first token"),
+    ("waits", "ink", "of a program, against order of arrival, on average"),
     ("by", "ink", "τ: started by tau;  ▲: by an operator"),
 )
 _SIGNS: tuple[tuple[str, Tone, str], ...] = (

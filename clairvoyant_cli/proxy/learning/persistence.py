@@ -24,6 +24,7 @@ from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
 from clairvoyant_cli.proxy.observing.request_views import history_row
+from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -34,10 +35,11 @@ from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import mean_over_slots
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
-from profiles.records import Begun, Comparison, Finished, Profile, place_of
+from profiles.records import Begun, Comparison, Finished, Profile, ServedRequest, place_of
 
 log = logging.getLogger("clairvoyant")
 
+DAY_S = 86_400.0
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
 STORED = "stored responses"  # the name of the state that tells which server stores which
@@ -55,7 +57,7 @@ class Persistence(Protocol):
     def began(self, begun: Begun) -> None: ...
     def finished(self, record: Finished) -> None: ...
     def compared(self, comparison: Comparison) -> None: ...
-    def compared_since(self, at: float) -> list[tuple[float, str, float, float, float]]: ...
+    def served_since(self, at: float) -> list[ServedRequest]: ...
     def load(self, name: str) -> bytes | None: ...
     def save(self, name: str, state: bytes) -> None: ...
     def forgotten(self) -> bool: ...
@@ -101,6 +103,7 @@ class StateSaver:
     predictor: Predictor
     learn_queue: LearnQueue
     gain: Gain
+    slot_time: SlotTime
     freeze: bool
     took_over: Callable[[], None]
     _memories: dict[str, ServerMemory] = field(default_factory=dict)
@@ -128,9 +131,7 @@ class StateSaver:
             )
         for memory in [self._remember(server, *self._load(server)) for server in self.lifecycle.pool]:
             self._take_up(memory)
-        today = midnight_before(self.gain.clock())
-        for at, kind, waited_s, saved_s, tokens in self.persistence.compared_since(today):
-            self.gain.enter(LengthClass(kind), Waits(at, waited_s, saved_s), tokens)
+        self._look_back()
         try:
             stored = msgspec.json.decode(self.persistence.load(STORED) or b"{}", type=dict[str, str])
             self.lifecycle.pool.stored |= stored
@@ -143,6 +144,18 @@ class StateSaver:
                 self.predictor.import_state(state)
         except (ValueError, ModelError) as error:
             self.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
+
+    def _look_back(self) -> None:
+        """Fill in the gain since midnight, and who had the slots in the last day."""
+        now = self.gain.clock()
+        today = midnight_before(now)
+        for row in self.persistence.served_since(min(today, now - DAY_S)):
+            self.slot_time.used(row.program, row.finished_at - row.sojourn_s + row.waited_s, row.finished_at)
+            if isinstance(row.saved_s, float) and isinstance(row.spared_tokens, float):
+                self.slot_time.saved(row.program, row.finished_at, row.saved_s)
+                if row.finished_at >= today:
+                    waits = Waits(row.finished_at, row.waited_s, row.saved_s)
+                    self.gain.enter(LengthClass(row.length_class), waits, row.spared_tokens)
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""

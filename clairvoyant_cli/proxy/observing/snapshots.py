@@ -19,6 +19,7 @@ from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, to_come
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
+from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
@@ -98,6 +99,7 @@ class SnapshotBuilder:
     listen: str
     started_s: float
     gain: Gain
+    slot_time: SlotTime
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
     ranges: ForecastRanges = field(default_factory=ForecastRanges)
@@ -147,6 +149,7 @@ class SnapshotBuilder:
             stats_fcfs=in_order,
             stats_paired=paired,
             clients=self._clients(),
+            programs=self.slot_time.state(live, self.pool.slots, stats.journal.at),
             counters=Counters(**stats.journal.counts),
             queue_capacity=scheduler.capacity,
             utilisation=stats.utilisation(self.pool.slots, utilisation_s, granted_s),

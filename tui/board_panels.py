@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tui.panels import clients, hardware, log, models, plots, programs, requests, sessions, stats, timeline
+from tui.panels import clients, graph, hardware, log, models, programs, requests, sessions, stats, timeline
 from tui.styled_text import Line
 from tui.table_layout import Grid
 from tui.view_state import ViewState
@@ -24,9 +24,8 @@ class PanelRecord:
 
     name: str
     key: str
-    side: Side = ""
-    painter: Painter | None = None
-    grid: Grid[Any] | None = None
+    side: Side
+    body: Painter | Grid[Any]
     facts: Facts = lambda view: Line()  # beside its name
     rows: Callable[[ViewState], int] | None = None  # that it has to show
     usual: int = 0  # the same before the first state, or always
@@ -37,62 +36,22 @@ class PanelRecord:
     none: str = ""  # what to say if it is asked for while it has no rows: it is not shown then
 
 
+_NO_SESSION, _NO_PROGRAM = "no session of an agent yet", "no program has had a slot yet"
 RECORDS = (
+    PanelRecord("running", "1", "requests", requests.RUNNING, requests.running_facts, requests.slots, 2),
+    PanelRecord("queue", "2", "requests", requests.QUEUE, requests.queue_facts, requests.queue_rows, 99),
+    PanelRecord("timeline", "3", "picture", timeline.timeline, timeline.facts),
+    PanelRecord("gpu", "4", "machine", hardware.body, hardware.facts, hardware.rows, 5, of_daemon=False),
+    PanelRecord("models", "5", "machine", models.body, models.facts, models.rows, 4, least=3),
+    PanelRecord("stats", "6", "facts", stats.body, stats.facts, stats.rows, 5, least=6),
+    PanelRecord("recent", "7", "requests", requests.RECENT),
     PanelRecord(
-        "running",
-        "1",
-        "requests",
-        grid=requests.RUNNING,
-        facts=requests.running_facts,
-        rows=lambda view: sum(server.slots for server in view.state.backends),
-        usual=2,
-    ),
-    PanelRecord(
-        "queue",
-        "2",
-        "requests",
-        grid=requests.QUEUE,
-        facts=requests.queue_facts,
-        rows=requests.queue_rows,
-        usual=99,
-    ),
-    PanelRecord("timeline", "3", "picture", timeline.timeline, facts=timeline.facts),
-    PanelRecord(
-        "gpu",
-        "4",
-        "machine",
-        hardware.body,
-        facts=hardware.facts,
-        rows=hardware.rows,
-        usual=5,
-        of_daemon=False,
-    ),
-    PanelRecord(
-        "models", "5", "machine", models.body, facts=models.facts, rows=models.rows, usual=4, least=3
-    ),
-    PanelRecord("stats", "6", "facts", stats.body, facts=stats.facts, rows=stats.rows, usual=5, least=6),
-    PanelRecord("recent", "7", "requests", grid=requests.RECENT),
-    PanelRecord("plots", "8", "picture", plots.plots, depends=plots.of),
-    PanelRecord(
-        "programs",
-        "c",
-        "below",
-        programs.body,
-        facts=programs.facts,
-        rows=programs.rows,
-        more=11,
-        none="no program has had a slot yet",
+        "programs", "8", "below", programs.body, programs.facts, programs.rows, more=11, none=_NO_PROGRAM
     ),
     PanelRecord("log", "9", "below", log.log, usual=99, least=3),
-    PanelRecord("graph", "0", "picture", plots.graph, facts=plots.graph_facts, depends=plots.of),
+    PanelRecord("graph", "0", "picture", graph.graph, graph.facts, depends=graph.of),
     PanelRecord(
-        "sessions",
-        "a",
-        "requests",
-        grid=sessions.SESSIONS,
-        facts=sessions.facts,
-        rows=lambda view: len(view.state.sessions.listed),
-        none="no session of an agent yet",
+        "sessions", "a", "requests", sessions.SESSIONS, sessions.facts, sessions.rows, none=_NO_SESSION
     ),
     PanelRecord("clients", "c", "", clients.body, rows=lambda view: len(view.state.clients), usual=1),
 )

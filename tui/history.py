@@ -1,4 +1,4 @@
-"""Keeps the series that the plots draw; each is bounded."""
+"""Keeps the series that are drawn; each is bounded."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,10 +9,8 @@ from clairvoyant_cli.state.snapshot import FinishedRequest, Snapshot
 from tui.hardware.reading import Gpu, Hardware
 
 SAMPLES = 600  # one sample a second: ten minutes
-POINTS = 600  # ended requests kept for the plots
+POINTS = 600  # ended requests kept for the timeline
 RECENTLY_S = 30.0  # a panel keeps the rows that it has needed in this time
-CLIENT_POINTS = 24
-_MAX_CLIENTS = 64
 _LONGEST_GAP_S = 5.0
 
 
@@ -49,7 +47,6 @@ class History:
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.finished: dict[str, FinishedRequest] = {}
-        self.clients: dict[int, dict[str, int]] = {}  # the most requests that each had, by stretch of time
         self.gpus: dict[int, deque[Gpu]] = {}
         self.cpu: deque[float] = deque(maxlen=SAMPLES)
         self.energy_j = 0.0
@@ -62,18 +59,12 @@ class History:
             self._pid = snapshot.pid
             self.samples.clear()
             self.finished.clear()
-            self.clients.clear()
         new = [each for each in snapshot.recent if each.id not in self.finished]
         self.finished |= {each.id: each for each in sorted(new, key=lambda each: each.finished_at)}
         while len(self.finished) > POINTS:
             del self.finished[next(iter(self.finished))]
         if not self.samples or int(snapshot.uptime_s) != int(self.samples[-1].at):
             self.samples.append(Sample.of(snapshot, self.energy_j))
-        had = self.clients.setdefault(int(snapshot.uptime_s * CLIENT_POINTS / SAMPLES), {})
-        for each in snapshot.clients[:_MAX_CLIENTS]:
-            had[each.name] = max(had.get(each.name, 0), each.waiting + each.running)
-        while len(self.clients) > CLIENT_POINTS:
-            del self.clients[next(iter(self.clients))]
 
     def put_before(self, states: Iterable[Snapshot]) -> None:
         """Put older states of the same daemon, the oldest first, before all others."""

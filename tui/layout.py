@@ -65,7 +65,7 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
     if wish.maximised:
         return boxes | {wish.maximised: body}
     if preset := PRESETS[wish.preset]:
-        rows = {name: min(2 + wish.rows[name], body.height // 3) for name in preset[:-1] if wish.shows(name)}
+        rows = {name: min(2 + wish.rows[name], body.height // 3) for name in preset[:-1]}
         return boxes | _stack(body, rows | {preset[-1]: body.height - sum(rows.values())})
     if width >= 168 and height >= 46:
         return boxes | _large(body, wish)

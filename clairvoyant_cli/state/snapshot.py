@@ -387,10 +387,13 @@ class WaitingState:
     medium: int = 0
     long: int = 0
     clear_s: float = 0.0  # until it and all running requests are done, as predicted
+    clear_low_s: float | None = None  # four of five times it is between these two
+    clear_high_s: float | None = None
     stranded: int = 0  # those that no server that is up can take
     refused_in_s: float | None = None  # when the first of those is refused
     backlog_s: float | None = None  # how long it has had requests without becoming shorter; None if it does
     late: int = 0  # those past their tau
+    per_minute: float | None = None  # by how many requests it grows, of those that people wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +404,6 @@ class GainState:
 
     short_s: float | None = None  # the median wait of Short answers in the last hour
     saved_today_s: float = 0.0  # since midnight, of all together
-    minutes: tuple[tuple[float, float] | None, ...] = ()  # mean waits, with and without, the newest last
     answers_today: int = 0
     estimated_today: int = 0  # for how many of these a length before them was estimated
     spared_tokens_today: float = 0.0  # of prompts, that were not read again

@@ -46,10 +46,12 @@ def test_a_queue_that_stands_for_minutes_is_a_backlog_until_it_gets_shorter() ->
     ids = it.come(10)
     assert it.passes(STANDS_S - 2 * SAMPLE_S) is None
     assert it.passes(3 * SAMPLE_S) == pytest.approx(STANDS_S + SAMPLE_S)
+    assert it.backlog.per_minute == 0.0
     it.go(ids[:1])
     assert it.passes(60.0) is not None
     it.go(ids[1:4])
     assert it.passes(60.0) is None
+    assert it.backlog.per_minute == pytest.approx(-2.0, abs=0.5)
 
 
 def test_a_queue_that_gets_shorter_or_was_empty_is_none() -> None:

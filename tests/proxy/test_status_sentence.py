@@ -1,6 +1,7 @@
 """How things are, in a sentence: of several things at once, the one to know first."""
 
 from dataclasses import replace
+from time import localtime, strftime
 
 import pytest
 
@@ -61,6 +62,7 @@ def _servers(state: Snapshot, waiting: WaitingState, *servers: tuple[str, str, f
     return replace(state, backends=backends, waiting=waiting, queue=())
 
 
+IN_TEN_MINUTES = strftime("%H:%M", localtime(busy().taken_at + 600.0))
 GONE = ("ollama", "down", 48.0)
 UP = ("mac", "up", None)
 
@@ -136,6 +138,21 @@ def test_all_is_not_well_for_a_minute_after_three_promotions_within_one(
             WaitingState(12, clear_s=70.0, backlog_s=840.0, late=6),
             "warn",
             "Backlog for 14 min: 12 waiting and not getting fewer, 70 s to clear",
+        ),
+        (
+            WaitingState(12, clear_s=70.0, clear_low_s=40.0, clear_high_s=130.0),
+            "good",
+            "Busy: 12 waiting, 40 s–2 min to clear",
+        ),
+        (
+            WaitingState(12, clear_s=700.0, clear_low_s=400.0, clear_high_s=1000.0),
+            "good",
+            "Busy: 12 waiting, 7–17 min to clear",
+        ),
+        (
+            WaitingState(130, clear_s=300.0, backlog_s=840.0, per_minute=-13.0),
+            "good",
+            f"Backlog for 14 min: 130 waiting, fewer by 13 a minute, none about {IN_TEN_MINUTES}",
         ),
     ],
 )

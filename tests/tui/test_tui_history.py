@@ -6,7 +6,7 @@ import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.encoding import without_prompts
-from clairvoyant_cli.state.snapshot import ClientState, Counters, Snapshot
+from clairvoyant_cli.state.snapshot import Counters, Snapshot
 from clairvoyant_cli.state.state_history import EVERY_S, PAGE, SPAN_S, StateHistory
 from tests.fakes.raw_http import chat
 from tests.fakes.replay_backend import Engine, Replay
@@ -61,15 +61,6 @@ def test_what_the_daemon_remembers_is_put_before_what_was_seen() -> None:
     then = history.until(states[10])
     assert [each.at for each in then.samples] == [state.uptime_s for state in states[:11]]
     assert max(each.finished_at for each in then.finished.values()) <= states[10].taken_at
-
-
-def test_clients_have_ten_minutes_of_their_requests() -> None:
-    history = History()
-    for second in range(700):
-        had = ClientState("ann", waiting=second // 25, running=1)
-        history.take(replace(busy(), uptime_s=float(second), clients=(had,) if second < 650 else ()))
-    points = [each.get("ann", 0) for each in history.clients.values()]
-    assert (len(points), points[:3], points[-2:]) == (24, [5, 6, 7], [0, 0])
 
 
 def counted(completed: int) -> Counters:

@@ -578,8 +578,8 @@ async def test_the_page_of_programs_tells_who_waits_longest() -> None:
     async with bench() as it:
         await it.press("f4")
         first = max(it.queue, key=lambda row: row.age_s)
-        [line] = [line for line in it.text.split("\n") if line.lstrip().startswith(first.client)]
-        assert duration(first.age_s) in line
+        lines = [line for line in it.text.split("\n") if line.lstrip().startswith(first.client)]
+        assert any(duration(first.age_s) in line for line in lines)
 
 
 async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ from tests.tui.scene import moved
 from tui import formatting as figures
 from tui.app import Top
 from tui.board_panels import BY_NAME, PANELS, PICTURES
-from tui.braille import Dots
+from tui.braille import area
 from tui.history import History
 from tui.keys import KEYS
 from tui.layout import DECK, PRESETS, SizeHint, has_deck, plan
-from tui.panels import header, log, models, plots, stats
+from tui.panels import graph, header, log, models, stats
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
 from tui.screens.pages import help_lines
@@ -107,14 +107,9 @@ def test_lines_are_printable_cut_with_an_ellipsis_and_set_beside_each_other() ->
     assert siren == [("a", "ink"), (" ", "siren"), ("  b", "ink")]
 
 
-def test_dots_stay_inside() -> None:
-    dots = Dots(3, 2)
-    dots.mark(-0.1, 0.5, "ink")
-    dots.mark(1.1, 0.5, "ink")
-    assert text_of(dots.lines({})).replace("│", "").strip() == ""
-    dots.mark(0.0, 0.0, "ink")
-    dots.mark(1.0, 9.0, "ink")
-    assert [line.plain for line in dots.lines({1.0: "top"})] == ["  top┤  ⠈", "     │⡀  "]
+def test_an_area_of_dots_fills_its_box_from_below() -> None:
+    lines = area("waiting", [None, 0.0, 2.0, 8.0, 4.0], "accent", 8, 3)
+    assert [line.plain for line in lines] == ["… most 8", "    8┤ ⡇", "    0┤⢰⣿"]
 
 
 # -- tables -----------------------------------------------------------------------------------------------
@@ -280,7 +275,7 @@ CROWDED = {"running": 16, "gpu": 40, "models": 20, "sessions": 40, "clients": 40
         SizeHint(),
         SizeHint(rows=EVEN | {"queue": 1}),
         SizeHint(deck="log", rows=EVEN | CROWDED),
-        SizeHint(maximised="plots"),
+        SizeHint(maximised="graph"),
         *(SizeHint(hidden=frozenset((name, "log")), rows=IN_TURNS) for name in PANELS if name != "queue"),
         SizeHint(hidden=frozenset(PANELS) - {"queue"}),
         *(SizeHint(preset=name, rows=EVEN | CROWDED) for name in PRESETS),
@@ -306,7 +301,7 @@ def test_larger_screens_show_every_panel_the_small_one_a_panel_of_the_deck() -> 
         for picture in PICTURES:
             others = set(PICTURES) - {picture}
             assert set(PANELS) - set(plan(width, height, SizeHint(picture=picture, rows=IN_TURNS))) == others
-        assert set(PANELS) - set(plan(width, height, SizeHint())) == {*PICTURES[1:], "sessions"}
+        assert set(PANELS) - set(plan(width, height, SizeHint())) == {*PICTURES[1:], "sessions", "programs"}
         assert not has_deck(width, height)
     for name in DECK:
         small = {"header", "footer", "running", "queue", name}
@@ -485,17 +480,6 @@ def test_a_firing_of_tau_is_lit_for_a_moment() -> None:
     assert not replace(lit, drift_s=10.0).tau_lit
 
 
-@pytest.mark.parametrize("size", [(20, 3), (40, 8), (44, 16), (90, 10), (90, 30)])
-def test_plots_fill_their_box_and_classes_have_letters(size: tuple[int, int]) -> None:
-    width, height = size
-    for shown in (view(), view("empty"), view(**of_tau(tau_s=None))):
-        lines = plots.plots(shown, width, height)
-        assert len(lines) <= height
-        assert all(line.fit(width) == line for line in lines[1:])
-    waits = [line.plain for line in plots.plots(view(), 42, 10)[1:]]
-    assert [line[0] for line in waits if line[0] != " "] == ["S", "M", "L"]
-
-
 @pytest.mark.parametrize("height", [7, 10, 11, 18])
 def test_the_graph_shows_ten_minutes_of_queue_tokens_and_tau(height: int) -> None:
     base, history = view("empty", running=busy().running), History()
@@ -508,7 +492,7 @@ def test_the_graph_shows_ten_minutes_of_queue_tokens_and_tau(height: int) -> Non
             **of_tau(recent=fired_at),
         )
         history.take(state)
-    lines = plots.graph(replace(base, snapshot=state, history=history), 66, height)
+    lines = graph.graph(replace(base, snapshot=state, history=history), 66, height)
     text = text_of(lines)
     assert len(lines) == height
     assert all(line.width <= 66 for line in lines)
@@ -517,7 +501,7 @@ def test_the_graph_shows_ten_minutes_of_queue_tokens_and_tau(height: int) -> Non
     strip = next(line.plain for line in lines if line.plain.startswith("  tau"))
     assert strip.count("◆") == 6
     assert "10 min ago" in lines[-1].plain
-    assert "waiting –" in text_of(plots.graph(replace(base, history=History()), 66, height))
+    assert "waiting –" in text_of(graph.graph(replace(base, history=History()), 66, height))
 
 
 def test_help_lists_every_key_and_fits_80_columns() -> None:

@@ -9,7 +9,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from clairvoyant_cli.system import draws_few_glyphs
 from tests.tui.board import Script
 from tui.app import Top
-from tui.braille import Dots
+from tui.braille import AXIS, area
 from tui.plain_glyphs import PLAIN, plain_driver
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +29,8 @@ def test_whatever_the_dashboard_draws_has_a_plain_form_as_wide() -> None:
 
 
 def test_a_plot_keeps_its_shape() -> None:
-    dots = Dots(4, 2)
-    for x, fraction in enumerate((0.0, 0.2, 0.2, 0.45, 0.45, 0.7, 1.0, 1.0)):
-        dots.column(x, fraction, "ink", filled=fraction > 0)
-    assert [line.plain[6:].translate(PLAIN) for line in dots.lines({})] == ["  ▄█", "▄███"]
+    _, *lines = area("", (0.0, 2.0, 2.0, 4.5, 4.5, 7.0, 10.0, 10.0), "ink", AXIS + 4, 3)
+    assert [line.plain[AXIS:].translate(PLAIN) for line in lines] == ["  ▄█", "▄███"]
 
 
 class Sent(HeadlessDriver):

@@ -231,7 +231,7 @@ async def test_rows_that_the_queue_does_not_need_are_those_of_ended_requests() -
 
 async def test_a_picture_takes_the_place_of_another() -> None:
     async with bench() as it:
-        for key, name in (("0", "graph"), ("8", "plots"), ("3", "timeline")):
+        for key, name in (("0", "graph"), ("3", "timeline")):
             await it.press(key)
             assert f"{key} {name} ─" in it.text
             assert it.app.focused is not None

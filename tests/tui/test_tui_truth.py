@@ -71,7 +71,6 @@ def check_trouble(policy: str, servers: int, slots: int, seed: int) -> None:
         assert look.gain.answers_today <= look.counters.completed
         if policy == "fcfs":
             assert abs(look.gain.saved_today_s) < 1e-3
-            assert all(abs(ours - other) < 1e-3 for ours, other in filter(None, look.gain.minutes))
 
 
 @pytest.mark.parametrize(("policy", "slots"), WITHOUT_TROUBLE[1:])  # the first is one of those below

@@ -1,8 +1,7 @@
 """Draws the clients: queued and running requests, limits, tokens."""
 
 from clairvoyant_cli.state.snapshot import ClientState
-from tui.formatting import brief, count, duration, spark
-from tui.history import CLIENT_POINTS
+from tui.formatting import brief, count, duration
 from tui.panels import programs
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, number, words
@@ -38,19 +37,8 @@ def _of_limit(has: int, may: int | None) -> Line:
     return line if may is None else line.add("/", "faint").add(brief(may), "soft")
 
 
-def _past(client: ClientState, view: ViewState, width: int) -> Line:
-    """The most requests that it had in each stretch of time, on one scale for all clients."""
-    past = view.history.clients.values()
-    top = max(max(each.values(), default=0) for each in past)
-    return Line(spark((each.get(client.name, 0) for each in past), width, top), "accent")
-
-
 def _longest_s(client: ClientState, view: ViewState) -> float | None:
     return max((row.age_s for row in view.state.queue if row.client == client.name), default=None)
-
-
-def _has_past(view: ViewState) -> bool:
-    return any(view.history.clients.values())
 
 
 CLIENTS: Grid[ClientState] = Grid(
@@ -65,7 +53,6 @@ CLIENTS: Grid[ClientState] = Grid(
         Column("priority", 9, 5, lambda r, s, w: Line("{}..{}".format(*r.priority), "soft"), right=True),
         # First tokens that came too late.
         number("late", 5, 5, "late", count, when=lambda view: bool(view.state.service_level)),
-        Column("past", CLIENT_POINTS, 1, _past, title="last 10 min", right=True, when=_has_past),
     ),
     rows=lambda view: view.state.clients,
 )

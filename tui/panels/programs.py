@@ -1,13 +1,16 @@
 """Draws who has the GPU: slot time by program, and what each gained or paid against order of arrival."""
 
+from collections.abc import Callable
+from operator import attrgetter
+
 from clairvoyant_cli.state.snapshot import ProgramState, UseState
 from tui.formatting import brief, duration, middle_cut, share
 from tui.styled_text import Line, Tone, cell, gathered
-from tui.table_layout import Column, Grid
+from tui.table_layout import Column, Grid, number
 from tui.view_state import ViewState
 
 _FILLS: tuple[tuple[str, Tone], ...] = (("█", "accent"), ("▓", "medium"), ("▒", "short"), ("░", "long"))
-_OTHERS: tuple[str, Tone] = ("▪", "soft")
+_OTHERS: tuple[str, Tone] = ("■", "soft")
 _IDLE = "idle"
 _MOST_ROWS, _NAME = 8, 16
 _LEAST_GRAPH, _AXIS = 5, 5
@@ -26,6 +29,8 @@ def rows(view: ViewState) -> int:
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
     """The programs, and if there is room the last 24 hours."""
+    if not view.state.programs.listed:
+        return [Line("No program has had a slot yet.", "soft")]
     lines = PROGRAMS.lines(view, width)
     room = height - len(lines) - 1
     return [*lines, Line(), *last_day(view, width, room)] if room >= _LEAST_GRAPH else lines
@@ -57,20 +62,19 @@ def _bar(row: ProgramState, view: ViewState, width: int) -> Line:
     return Line(sign * round(width * row.hour.slot_s / view.state.programs.hour_s), tone)
 
 
-def _share(row: ProgramState, view: ViewState, width: int) -> Line:
-    total_s = view.state.programs.hour_s
-    return Line(
-        share(row.hour.slot_s / total_s if total_s else 0.0), "soft" if row.name == _IDLE else "strong"
-    )
+def _share_of(hours: str) -> Callable[[ProgramState, ViewState, int], Line]:
+    """Return what draws the share of the slots in the "hour" or the "day"."""
+    used, total = attrgetter(f"{hours}.slot_s"), attrgetter(f"{hours}_s")
+
+    def draw(row: ProgramState, view: ViewState, width: int) -> Line:
+        there_s = total(view.state.programs)
+        return Line(share(used(row) / there_s if there_s else 0.0), "ink")
+
+    return draw
 
 
-def _day(row: ProgramState, view: ViewState, width: int) -> Line:
-    total_s = view.state.programs.day_s
-    return Line(share(row.day.slot_s / total_s if total_s else 0.0), "soft")
-
-
-def _number(number: int) -> Line:
-    return Line(brief(number), "ink") if number else Line()
+def _count(requests: float | None) -> str:
+    return brief(requests) if requests else ""
 
 
 def _each(row: ProgramState, view: ViewState, width: int) -> Line:
@@ -92,12 +96,12 @@ PROGRAMS: Grid[ProgramState] = Grid(
             _name,
             holds=lambda view: (middle_cut(each.name, _NAME) for each in view.state.programs.listed),
         ),
-        Column("hour", 4, 9, _share, title=" ", right=True),
+        Column("hour", 4, 9, _share_of("hour"), title=" ", right=True),
         Column("bar", 4, 5, _bar, title=" ", flex=True, most=40),
-        Column("running", 3, 8, lambda row, view, width: _number(row.running), title="run", right=True),
-        Column("waiting", 4, 8, lambda row, view, width: _number(row.waiting), title="wait", right=True),
+        number("running", 3, 8, "running", _count, title="run"),
+        number("waiting", 4, 8, "waiting", _count, title="wait"),
         Column("each", 6, 8, _each, title="waits", right=True),
-        Column("day", 5, 3, _day, title="24 h", right=True),
+        Column("day", 5, 3, _share_of("day"), title="24 h", right=True),
     ),
     rows=_listed,
 )

@@ -21,7 +21,7 @@ from tui.formatting import (
     short_names,
 )
 from tui.history import RECENTLY_S
-from tui.panels.plots import trend
+from tui.panels.graph import trend
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import ViewState
@@ -350,6 +350,10 @@ RECENT: Grid[FinishedRequest] = Grid(
     # Ended requests are only appended.
     of=lambda view: (len(view.state.recent), view.state.recent[-1:], view.live, heeded(view)),
 )
+
+
+def slots(view: ViewState) -> int:
+    return sum(server.slots for server in view.state.backends)
 
 
 def queue_rows(view: ViewState) -> int:

@@ -16,6 +16,10 @@ _STATES: dict[str, Tone] = {  # in the order in which they are sorted
 _LOW_SHARE = 0.5  # a session that has less of its later prompts from the cache is read again and again
 
 
+def rows(view: ViewState) -> int:
+    return len(view.state.sessions.listed)
+
+
 def facts(view: ViewState) -> Line:
     """How the sessions take turns, or how much of all prompts came from the cache; and what that saved."""
     sessions = view.state.sessions

@@ -31,6 +31,7 @@ from tui.panels.requests import LEVELS
 from tui.screens.dialogs import AnswerT, Choose, Confirm, Dialog, Prompt
 from tui.screens.pages import PageScreen
 from tui.styled_text import Line
+from tui.table_layout import Grid
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas, Panel
 from tui.widgets.table import Table
@@ -105,7 +106,7 @@ class BoardScreen(Screen[None]):
         yield from (
             Canvas("narrow", lambda view, width, height: [Line(_NARROW, "warn")]),
             Canvas("header", header.header),
-            *(Panel(each) if each.grid is None else Table(each, each.grid) for each in RECORDS),
+            *(Table(each, each.body) if isinstance(each.body, Grid) else Panel(each) for each in RECORDS),
             Footer("footer", header.footer),
         )
 

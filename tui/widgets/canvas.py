@@ -12,6 +12,7 @@ from textual.widget import Widget
 from tui.board_panels import BY_NAME, Painter, PanelRecord
 from tui.palette import Palette
 from tui.styled_text import Line, Tone
+from tui.table_layout import Grid
 from tui.view_state import ViewState
 
 MARGIN = 1  # cells to the left and right of a panel's body
@@ -114,8 +115,9 @@ class Panel(Canvas, can_focus=True):
     """
 
     def __init__(self, record: PanelRecord) -> None:
-        depends = record.depends if record.grid is None else record.grid.of
-        super().__init__(record.name, record.painter, depends)
+        body = record.body
+        painter, depends = (None, body.of) if isinstance(body, Grid) else (body, record.depends)
+        super().__init__(record.name, painter, depends)
         self.record, self.panel = record, record.name
         self.deck: tuple[str, ...] = ()
         self.fades = record.of_daemon

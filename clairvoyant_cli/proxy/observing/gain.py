@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from statistics import fmean
 from typing import NamedTuple
 
 from clairvoyant_cli.proxy.observing.request_stats import percentiles
@@ -15,7 +14,6 @@ from clairvoyant_cli.state.snapshot import ClassStats, GainState, Percentiles
 from predictor.record import LengthClass
 
 WINDOW_S = 3600.0
-MINUTES = 60
 MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 
@@ -115,7 +113,6 @@ class Gain:
             estimated_today=self._estimated + len(estimated),
             spared_tokens_today=self._spared_tokens,
             waited_today_s=self._waited_s + sum(waits.waited_s for _, waits in estimated),
-            minutes=_by_minute(short, now) if (short := of[LengthClass.SHORT]) else (),
         )
 
     def expire(self) -> None:
@@ -130,17 +127,4 @@ class Gain:
 def _waits(of: Mapping[LengthClass, list[Waits]], which: Callable[[Waits], float]) -> tuple[ClassStats, ...]:
     return tuple(
         ClassStats(kind.value, percentiles([*map(which, pairs)]), Percentiles()) for kind, pairs in of.items()
-    )
-
-
-def _by_minute(pairs: Iterable[Waits], now: float) -> tuple[tuple[float, float] | None, ...]:
-    """Return the mean waits, ours and in order of arrival, of each minute, the newest last."""
-    minutes: list[list[Waits]] = [[] for _ in range(MINUTES)]
-    for each in pairs:
-        age = int((now - each.at) / 60.0)
-        if age < MINUTES:
-            minutes[-1 - age].append(each)
-    return tuple(
-        (fmean(each.waited_s for each in of), fmean(each.in_order_s for each in of)) if of else None
-        for of in minutes
     )

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
@@ -38,6 +38,7 @@ class Backlog:
 
     scheduler: Scheduler
     clock: Callable[[], float]
+    per_minute: float | None = None  # by how many it grows; None in the first minutes
     _since_s: float = 0.0
     _stands: bool = False
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
@@ -56,7 +57,7 @@ class Backlog:
         length = sum(each.interactive and each.ready for each in scheduler) if able else 0
         if not length:
             samples.clear()
-            self._stands = False
+            self._stands, self.per_minute = False, None
             return
         if not samples:
             self._since_s = now
@@ -66,8 +67,10 @@ class Backlog:
         if now - samples[0][0] >= STANDS_S:
             lengths = [length for _, length in samples]
             third = max(1, len(lengths) // 3)
-            before = max(fmean(lengths[:third]), fmean(lengths[third:-third] or lengths[:third]))
-            self._stands = fmean(lengths[-third:]) >= before * (HELD_SHARE if self._stands else 1.0)
+            first, last = fmean(lengths[:third]), fmean(lengths[-third:])
+            self.per_minute = (last - first) * 1.5 * 60.0 / (now - samples[0][0])  # between their middles
+            before = max(first, fmean(lengths[third:-third] or lengths[:third]))
+            self._stands = last >= before * (HELD_SHARE if self._stands else 1.0)
 
 
 @dataclass(slots=True)
@@ -90,19 +93,6 @@ class WaitingRows:
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self.exchanges = [dispatcher.live[job.id] for job in self.standings.jobs]
 
-    def _clear_s(self) -> float:
-        """Return the predicted work, and at least the tokens left at the speed of the answers that run."""
-        work_s, running = self.standings.work_s, self.operation.dispatcher.scheduler.running.values()
-        tokens = decoding_s = 0.0
-        for attempt in (each.attempt for each in self.operation.dispatcher.live.values()):
-            if attempt is not None and attempt.first_byte_s is not None and attempt.tokens > 1:
-                tokens += attempt.tokens
-                decoding_s += self.now - attempt.first_byte_s
-        if tokens and decoding_s > 1.0:
-            left = sum(max(job.tokens - job.done_tokens, 0.0) for job in (*self.standings.jobs, *running))
-            work_s = max(work_s, left * decoding_s / tokens)
-        return work_s / max(1, self.pool.at_once)
-
     def totals(self) -> WaitingState:
         """Return the totals of the whole queue; those stranded if a server is away."""
         entries = self.standings.jobs
@@ -116,7 +106,6 @@ class WaitingRows:
             short=classes["short"],
             medium=classes["medium"],
             long=classes["long"],
-            clear_s=self._clear_s(),
             late=self.standings.late,
             stranded=len(refused_s),
             refused_in_s=min(refused_s, default=None),
@@ -152,6 +141,27 @@ class WaitingRows:
         said = why(standing, self.operation.dispatcher.scheduler, self.pool.name_of)
         refused_in_s = self._refused_in_s(exchange) if standing.start is None else None
         return self.views.queued(exchange, standing, self.now, why=said, refused_in_s=refused_in_s)
+
+
+def clearing(state: Snapshot, work_s: float) -> WaitingState:
+    """Return the totals with when all requests that are here are done, by the forecasts of the rows. Those
+    that are not listed follow them. `work_s` is the predicted work of all.
+    """
+    ends = [(row.eta_low_s, row.eta_s, row.eta_high_s, 0.0) for row in state.running]
+    ends += [(row.eta_low_s, row.eta_s, row.eta_high_s, row.expected_s or 0.0) for row in state.queue]
+    known = [
+        (low_s + more_s, mid_s + more_s, high_s + more_s)
+        for low_s, mid_s, high_s, more_s in ends
+        if low_s is not None and mid_s is not None and high_s is not None
+    ]
+    listed_s = sum(row.eta_s or 0.0 for row in state.running) + sum(
+        row.expected_s or 0.0 for row in state.queue
+    )
+    rest_s = max(work_s - listed_s, 0.0) / max(1, state.slots[1]) if state.waits > len(state.queue) else 0.0
+    low_s, mid_s, high_s = (
+        (max(each) + rest_s for each in zip(*known, strict=True)) if known else (rest_s,) * 3
+    )
+    return replace(state.waiting, clear_s=mid_s, clear_low_s=low_s, clear_high_s=high_s)
 
 
 def to_come(state: Snapshot) -> Iterator[ArrivalTurn]:

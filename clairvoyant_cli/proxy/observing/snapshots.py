@@ -16,7 +16,7 @@ from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, to_come
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, clearing, to_come
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.observing.slot_time import SlotTime
@@ -157,7 +157,9 @@ class SnapshotBuilder:
             log=tuple(LogEvent(*each) for each in stats.journal.events),
             service_level=self._service_level(),
             urgency=self._urgency(),
-            waiting=replace(waiting.totals(), backlog_s=self.backlog.stands_for_s),
+            waiting=replace(
+                waiting.totals(), backlog_s=self.backlog.stands_for_s, per_minute=self.backlog.per_minute
+            ),
             gain=gain,
             sessions=self._sessions(waiting.standings.jobs, now),
             summaries=tuple(each.summary for each in POLICIES.values()),
@@ -172,6 +174,7 @@ class SnapshotBuilder:
             queue += some
             yield None
         state = replace(state, queue=tuple(queue))
+        state = replace(state, waiting=clearing(state, waiting.standings.work_s))
         state = replace(
             state,
             verdict=verdict(state, stopping=operation.stopping),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
+from time import localtime, strftime
 
 from clairvoyant_cli.protocols.printable import plural
 from clairvoyant_cli.state.snapshot import Snapshot, StatusLine
@@ -19,6 +20,10 @@ FAILURES = 5
 
 OFTEN, OFTEN_S = 3, 60.0
 """From this number of promotions by tau within this time, it says so, for as long after the last one."""
+
+
+FALLS_MIN, FALLS_SHARE = 3.0, 0.1
+"""A backlog that falls by this share within so many minutes gets shorter."""
 
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
@@ -96,7 +101,8 @@ def _overdue(state: Snapshot) -> Iterator[StatusLine]:
         target = span(urgency.target_s)
         yield StatusLine("alert", f"A request of level 0 has waited {span(longest_s)} (target {target})")
     full = state.waits >= FULL_SHARE * state.queue_capacity
-    if state.waits and (full or state.waiting.clear_s >= LONG_BACKLOG_S):
+    least_s = state.waiting.clear_s if state.waiting.clear_low_s is None else state.waiting.clear_low_s
+    if state.waits and (full or least_s >= LONG_BACKLOG_S):
         text = f"Overloaded: {state.waits:,} waiting{_clears(state)}"
         text += ", the queue is full" * (state.waits >= state.queue_capacity)
         yield StatusLine("alert", text)
@@ -131,8 +137,12 @@ def _fairness(state: Snapshot) -> Iterator[StatusLine]:
     recent, waiting = state.tau.recent, state.waiting
     stands_s, late = waiting.backlog_s, waiting.late
     if stands_s is not None and (late or waiting.clear_s >= BUSY_S):
-        text = f"Backlog for {span(stands_s)}: {state.waits:,} waiting and not getting fewer{_clears(state)}"
-        yield StatusLine("warn", text)
+        backlog, less = f"Backlog for {span(stands_s)}: {state.waits:,} waiting", -(waiting.per_minute or 0.0)
+        if less < max(1.0, FALLS_SHARE * state.waits / FALLS_MIN):
+            yield StatusLine("warn", f"{backlog} and not getting fewer{_clears(state)}")
+        elif not late:
+            empty = strftime("%H:%M", localtime(state.taken_at + 60.0 * state.waits / less))
+            yield StatusLine("good", f"{backlog}, fewer by {less:.0f} a minute, none about {empty}")
     if late:
         late_ones = f"{late:,} of {state.waits:,} waiting {'is' if late == 1 else 'are'} past tau"
         yield StatusLine("warn", f"Late: {late_ones}{_clears(state)}")
@@ -152,7 +162,16 @@ def _well(state: Snapshot) -> Iterator[StatusLine]:
 
 
 def _clears(state: Snapshot) -> str:
-    return "" if state.waiting.stranded else f", {span(state.waiting.clear_s)} to clear"
+    waiting = state.waiting
+    if waiting.stranded:
+        return ""
+    low, high = (
+        span(waiting.clear_s if each is None else each)
+        for each in (waiting.clear_low_s, waiting.clear_high_s)
+    )
+    (first, unit), (last, last_unit) = low.split(), high.split()
+    between = high if low == high else f"{first if unit == last_unit else low}–{last} {last_unit}"
+    return f", {between} to clear"
 
 
 def span(seconds: float) -> str:

@@ -1,26 +1,24 @@
-"""Draws plots of the last ten minutes: queue, tokens per second, tau; waits."""
+"""Draws the last ten minutes: queue, tokens per second, starts by tau."""
 
 from collections.abc import Iterator
-from math import log10
 
-from tui.braille import AXIS, Dots, area
-from tui.formatting import CLASS_LETTER, spark
+from tui.braille import AXIS, area
+from tui.formatting import spark
 from tui.history import SAMPLES, Sample
 from tui.styled_text import Line, ends, gathered
 from tui.view_state import ViewState
 
 _TREND = 12
 _TWO_GRAPHS = 11
-_WAIT_DECADES = (-1.3, 2.7)
 _SPAN_S = 600.0
 
 
 def of(view: ViewState) -> object:
-    """What the plots show changes with each second."""
+    """What the graph shows changes with each second."""
     return next(reversed(view.history.samples), None), view.state.taken_at // 1.0, view.state.tau.tau_s
 
 
-def graph_facts(view: ViewState) -> Line:
+def facts(view: ViewState) -> Line:
     return Line(" last 10 min ", "soft")
 
 
@@ -71,30 +69,3 @@ def _by_time(view: ViewState, columns: int) -> Iterator[tuple[float | None, floa
         if part:
             last = max(each.waiting for each in part), sum(each.tokens_per_s for each in part) / len(part)
         yield last
-
-
-def plots(view: ViewState, width: int, height: int) -> list[Line]:
-    """Plot the waits of ended requests over time on a log scale, a band for each class; dashed is tau."""
-    tau_s = view.state.tau.tau_s
-    step_s = _SPAN_S / (2 * max(1, width - AXIS))
-    now = (view.now // step_s + 1) * step_s  # points move together, a dot at a time
-    lines = [Line("wait by class, last 10 min  ", "faint")]
-    classes = {each.predicted.length_class for each in view.history.finished.values()}
-    if tau_s and classes:
-        lines[0].add("╌ ", "alert").add("τ", "faint")
-    for at, (name, letter) in enumerate(CLASS_LETTER.items()):
-        dots = Dots(width - AXIS, (height - 1) * (at + 1) // 3 - (height - 1) * at // 3)
-        for x in range(0, 2 * dots.width, 6) if tau_s and name in classes else ():
-            dots.column(x, _place(tau_s or 0.0), "alert")
-        for request in view.history.finished.values():
-            if request.predicted.length_class == name:
-                ago = (now - request.finished_at) / _SPAN_S
-                dots.mark(1.0 - ago, _place(request.waited_s), name)
-        lines += dots.lines({_place(10.0): "10s"}, Line(letter, name))
-    return lines[:height]
-
-
-def _place(value_s: float) -> float:
-    """Place a wait on a logarithmic axis, 0 at the bottom and 1 at the top."""
-    low, high = _WAIT_DECADES
-    return (log10(max(value_s, 1e-9)) - low) / (high - low)

@@ -27,13 +27,14 @@ BACKEND_NAMES = (
     *("ollama", "llamacpp", "lmstudio", "jan"),
     *("dynamo", "smg", "vllm", "sglang", "mlx-lm", "vllm-mlx"),
 )
-"""LLM servers that are found by name, at their usual ports; each has an adapter in `backends`."""
+"""LLM servers that are found by name, at their usual ports. If several run, the first of them is chosen."""
 
 MOVABLE = ("ollama", "llamacpp", "lmstudio")
 """Those that can be moved to another port, so that the proxy takes their place."""
 
-BACKEND_KINDS = (*BACKEND_NAMES, "llm-d", "other")
-"""LLM servers whose behaviour is known; other is any OpenAI-compatible one."""
+OTHER_KIND = "other"  # any OpenAI-compatible server that is none of them
+BACKEND_KINDS = (*BACKEND_NAMES, "llm-d", OTHER_KIND)
+"""LLM servers whose behaviour is known, each declared in a module of that name in `backends/kinds`."""
 
 
 def check_url(url: str, like: str, what: str = "URL") -> None:

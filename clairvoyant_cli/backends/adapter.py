@@ -1,10 +1,11 @@
 """What a kind of server can do and how to talk to it: here any OpenAI-compatible one.
 
-Other kinds are subclasses in modules of their own (`adapters.ADAPTERS`).
+Other kinds are subclasses, each in a module of `kinds`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import inf
 from typing import Any, ClassVar
 
@@ -38,6 +39,15 @@ NOT_UNDERSTOOD = "its answers cannot be parsed"
 UNTOLD_CONTEXT = 2048  # tokens for prompt and answer at a server that does not tell: Ollama's least default
 CONTEXT_MARGIN = 128  # tokens that may come until a preemption takes effect, and that a template adds
 BYTES_A_TOKEN = 2  # of text, fewer only in numbers and in what is no text
+
+
+class Turn(IntEnum):
+    """When a server is asked whether it is of a kind; within a turn, by `addresses.BACKEND_KINDS`."""
+
+    DISTURBED = 0  # other questions would disturb its answers
+    ROUTER = 1  # passes most questions on to workers of any kind
+    IMITATOR = 2  # gives answers of other kinds besides its own
+    ORDINARY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,7 @@ class Adapter:
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
     SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`
+    TURN: ClassVar[Turn] = Turn.ORDINARY  # when a server is asked whether it is this kind
     # Cannot always be identified, so a server at its usual port is assumed to be this kind.
     KNOWN_BY_PORT: ClassVar[bool] = True
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from clairvoyant_cli.addresses import check_backend, is_loopback
 from clairvoyant_cli.backends.adapter import Adapter, Found
-from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER
+from clairvoyant_cli.backends.adapters import ADAPTERS, ADVISED, OTHER, PREFERRED
 from clairvoyant_cli.backends.prober import AskingOnce, Prober
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.http.upstream import Upstream
@@ -21,8 +21,7 @@ async def locate_server(
     """
     if wanted is None:
         found = await discover(prober, own_ports)
-        usual = next(adapter for adapter in ADAPTERS if adapter.usual_ports)
-        return found[0] if found else Found(usual, _urls(usual)[0]), found
+        return found[0] if found else Found(ADVISED, _urls(ADVISED)[0]), found
     named = next((adapter for adapter in ADAPTERS if adapter.name == wanted), None)
     if named is not None:
         return await _find_named(named, prober, own_ports)
@@ -36,13 +35,13 @@ async def locate_server(
     there = await identify(prober, url, prefix)
     if there is not None:
         return there, [there]
-    guess = next((adapter for adapter in ADAPTERS if port in adapter.usual_ports), OTHER)
+    guess = next((adapter for adapter in PREFERRED if port in adapter.usual_ports), OTHER)
     return Found(guess, url, prefix), []
 
 
 async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
     """Look for servers at their default ports, except the proxy's own."""
-    places = [(adapter, url) for adapter in ADAPTERS for url in _urls(adapter, own_ports)]
+    places = [(adapter, url) for adapter in PREFERRED for url in _urls(adapter, own_ports)]
     answers = await asyncio.gather(*(_identify_quietly(prober, url) for _, url in places))
     found = []
     for (adapter, _), there in zip(places, answers, strict=True):

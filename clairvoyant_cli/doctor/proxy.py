@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.addresses import is_loopback
-from clairvoyant_cli.backends.ollama import larger_context
+from clairvoyant_cli.backends.kinds.ollama import larger_context
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.doctor.finding import Finding, broken, note, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode

@@ -13,9 +13,9 @@ import pytest
 
 from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.backends.adapter import Adapter, Found, Status
-from clairvoyant_cli.backends.adapters import ADAPTERS, OTHER, adapter_of
+from clairvoyant_cli.backends.adapters import ADAPTERS, ADVISED, OTHER, PREFERRED, adapter_of
 from clairvoyant_cli.backends.discovery import identify, recognise
-from clairvoyant_cli.backends.llamacpp import ROUTER
+from clairvoyant_cli.backends.kinds.llamacpp import ROUTER
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.protocols.can_continue import Continuable
 from clairvoyant_cli.protocols.errors import Refusal
@@ -63,8 +63,11 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
 ]
 
 
-def test_each_named_backend_has_an_adapter() -> None:
-    assert tuple(adapter.name for adapter in ADAPTERS if adapter.usual_ports) == BACKEND_NAMES
+def test_who_is_asked_first_preferred_and_advised_are_three_facts() -> None:
+    assert tuple(adapter.name for adapter in PREFERRED if adapter.usual_ports) == BACKEND_NAMES
+    assert [adapter.TURN for adapter in ADAPTERS] == sorted(adapter.TURN for adapter in PREFERRED)
+    assert set(ADAPTERS) == set(PREFERRED)
+    assert ADVISED is adapter_of("ollama")
 
 
 def pages_of(pages: Pages) -> AbstractAsyncContextManager[str]:

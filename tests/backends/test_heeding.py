@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clairvoyant_cli.backends import vllm
+from clairvoyant_cli.backends.kinds import vllm
+from clairvoyant_cli.backends.kinds.sglang import SgLang
 from clairvoyant_cli.backends.priority import Heeding
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.backends.process_inspection import words_of
-from clairvoyant_cli.backends.sglang import SgLang
 from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.protocols.probes import EngineLoad, ProbeAnswer
 from clairvoyant_cli.proxy.servers.server import Server

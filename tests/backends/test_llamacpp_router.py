@@ -8,7 +8,7 @@ import pytest
 from clairvoyant_cli.backends.adapter import Status
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.discovery import identify, locate_server
-from clairvoyant_cli.backends.llamacpp import ROUTER
+from clairvoyant_cli.backends.kinds.llamacpp import ROUTER
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals

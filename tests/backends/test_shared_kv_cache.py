@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.backends.llamacpp import caches_prompts, shares_cache
+from clairvoyant_cli.backends.kinds.llamacpp import caches_prompts, shares_cache
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from clairvoyant_lab.virtual_time import run_virtually
 
 from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.backends.discovery import locate_server
-from clairvoyant_cli.backends.ollama import Ollama
+from clairvoyant_cli.backends.kinds.ollama import Ollama
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.run import calibrate
 from clairvoyant_cli.calibrate.self_test import IDLE_S, PIECE_S, SelfTest, Storage

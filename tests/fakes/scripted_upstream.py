@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.fakes.raw_http import PATIENCE_S, Message, read_message
 
-PROBED = frozenset(
-    "/_clairvoyant/health /api/version /props /api/v0/models /v1/models /health /openapi.json "
-    "/get_loads".split()
-)
+OWN = b"clairvoyant/"  # begins the User-Agent of the proxy's own questions
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +89,7 @@ class ScriptedUpstream:
         if self.raw and not await self._looks_like_probe(conversation):
             return
         request = await read_message(conversation.reader)
-        while request.target.decode() in PROBED and b"clairvoyant" in (request.value("user-agent") or b""):
+        while request.line.startswith(b"GET ") and (request.value("user-agent") or b"").startswith(OWN):
             conversation.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             request = await read_message(conversation.reader)
         conversation.first = request
@@ -104,7 +101,7 @@ class ScriptedUpstream:
             if reader.at_eof():
                 return False
             await reader._wait_for_data("peek")  # type: ignore[attr-defined]
-        return b"User-Agent: clairvoyant/" in reader._buffer  # type: ignore[attr-defined]
+        return b"User-Agent: " + OWN in reader._buffer  # type: ignore[attr-defined]
 
 
 @asynccontextmanager

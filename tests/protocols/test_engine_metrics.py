@@ -2,8 +2,8 @@
 
 import pytest
 
-from clairvoyant_cli.backends.sglang import SgLang
-from clairvoyant_cli.backends.vllm import Vllm
+from clairvoyant_cli.backends.kinds.sglang import SgLang
+from clairvoyant_cli.backends.kinds.vllm import Vllm
 from clairvoyant_cli.protocols.probes import EngineLoad, engine_state
 
 TWO_ENGINES = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -12,7 +12,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.backends.ollama import Ollama
+from clairvoyant_cli.backends.kinds.ollama import Ollama
 from clairvoyant_cli.protocols.model_settings import ModelSettings
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import heartbeat

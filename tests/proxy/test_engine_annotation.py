@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from clairvoyant_cli.backends.kinds.vllm import Vllm
 from clairvoyant_cli.backends.priority import LEVEL_S, Heeding, Priority
-from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.config import BackendConfig
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.scheduler.policy import POLICIES

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.backends import llamacpp
+from clairvoyant_cli.backends.kinds import llamacpp
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.serving import serving, until
 

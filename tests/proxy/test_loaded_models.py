@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from clairvoyant_cli.backends.adapters import adapter_of
-from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.backends.kinds.ollama import full_name
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals

@@ -12,7 +12,7 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.discovery import locate_server
-from clairvoyant_cli.backends.llamacpp import LlamaCpp
+from clairvoyant_cli.backends.kinds.llamacpp import LlamaCpp
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.snapshot import Snapshot

@@ -8,9 +8,9 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clairvoyant_cli.backends.kinds.sglang import SgLang
+from clairvoyant_cli.backends.kinds.vllm import Vllm
 from clairvoyant_cli.backends.priority import Priority
-from clairvoyant_cli.backends.sglang import SgLang
-from clairvoyant_cli.backends.vllm import Vllm
 from clairvoyant_cli.scheduler.engine_priority import WINDOW_MEANS, EngineRequest, due_s, ends_in_s
 
 COSTS = st.floats(1e-3, 1e4)

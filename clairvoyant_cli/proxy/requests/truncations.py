@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.backends.ollama import full_name, larger_context
+from clairvoyant_cli.backends.kinds.ollama import full_name, larger_context
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest

@@ -7,7 +7,7 @@ serves neither.
 import re
 from collections.abc import Callable, Iterable
 
-from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.backends.kinds.ollama import full_name
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
 
-from clairvoyant_cli.backends.ollama import full_name
+from clairvoyant_cli.backends.kinds.ollama import full_name
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.protocols.media import Medium
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found, Turn
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
@@ -35,6 +35,7 @@ class Dynamo(Adapter):
     )
     SETS_LENGTH = True
     KNOWN_BY_PORT = False
+    TURN = Turn.ROUTER
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Know it by who owns its models, and the title of its API."""
@@ -45,3 +46,6 @@ class Dynamo(Adapter):
 
     async def version(self, ask: Ask) -> str | None:
         return probes.openapi_version((await ask("/openapi.json")).body, TITLE)
+
+
+KIND = Dynamo()

@@ -66,3 +66,6 @@ class SgLang(Adapter):
             if version is not None:
                 return version
         return None
+
+
+KIND = SgLang()

@@ -1,7 +1,7 @@
-"""Servers of MLX models, mostly on Macs: mlx_lm.server (mlx_lm/server.py) and vllm-mlx (vllm_mlx/server.py).
+"""mlx_lm.server (mlx_lm/server.py), for MLX models, mostly on Macs.
 
-Both have the slots of their command line, mlx_lm.server else four. More share its decoding so thinly that
-short answers wait for long ones; its cache has ten prompts (`--prompt-cache-size`).
+It has the slots of its command line, else four. More share its decoding so thinly that short answers wait for
+long ones; its cache has ten prompts (`--prompt-cache-size`).
 """
 
 from typing import ClassVar
@@ -46,25 +46,4 @@ class MlxLm(Adapter):
         return is_json and (unknown.status, unknown.text) == (404, b"Not Found")
 
 
-class VllmMlx(MlxLm):
-    """Without `--continuous-batching` it answers a second request with an error."""
-
-    name = "vllm-mlx"
-    title = "vllm-mlx"
-    usual_ports = (8000,)
-    start_command = "vllm-mlx serve MODEL"
-    get_model_command = "vllm-mlx serve MODEL"
-    SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC))
-    SLOTS_FLAGS = ("--max-num-seqs",)
-    USUAL_SLOTS = None
-
-    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        return Found(self, url, prefix) if await self.is_still(ask) else None
-
-    async def is_still(self, ask: Ask) -> bool:
-        models = probes.openai_models((await ask(self.models_path)).body)
-        return models is not None and [each.owner for each in models[:1]] == [self.name]
-
-    def local_slots(self, port: int) -> int | None:
-        batches = "--continuous-batching" in self.command_line(port)
-        return super().local_slots(port) if batches else None
+KIND = MlxLm()

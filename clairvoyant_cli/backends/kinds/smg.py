@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found, Turn
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
@@ -33,6 +33,7 @@ class Smg(Adapter):
     )
     SETS_LENGTH = True
     KNOWN_BY_PORT = False
+    TURN = Turn.ROUTER
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Know it by its own version: other questions it passes on to its workers."""
@@ -41,3 +42,6 @@ class Smg(Adapter):
     async def version(self, ask: Ask) -> str | None:
         version = probes.version_of((await ask("/get_loads")).body) or ""
         return version.removeprefix(VERSION_PREFIX) if version.startswith(VERSION_PREFIX) else None
+
+
+KIND = Smg()

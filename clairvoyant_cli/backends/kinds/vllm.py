@@ -61,3 +61,6 @@ class Vllm(Adapter):
         if policies and policies[-1] == "priority":
             return Heeding(known=True, priority=self.PRIORITY, why="enabled on its command line")
         return Heeding(known=True, why="not enabled")
+
+
+KIND = Vllm()

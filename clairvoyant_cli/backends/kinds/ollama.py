@@ -13,8 +13,8 @@ import psutil
 
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, Status, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
+from clairvoyant_cli.backends.kinds.llamacpp import caches_prompts
 from clairvoyant_cli.backends.kv_cache_size import cache_tokens
-from clairvoyant_cli.backends.llamacpp import caches_prompts
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.backends.process_inspection import listening, started_as, values_of
 from clairvoyant_cli.config import MAX_SLOTS
@@ -174,6 +174,9 @@ class Ollama(Adapter):
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
         return "/api/generate", {"model": model} | ({} if loaded else {"keep_alive": 0})
+
+
+KIND = Ollama()
 
 
 def _to_read(asked: Continuable, text: str) -> Body:

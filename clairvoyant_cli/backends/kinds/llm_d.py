@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter, Found, Turn
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols.probes import EngineMetrics
@@ -28,8 +28,12 @@ class LlmD(Adapter):
     )
     SETS_LENGTH = True
     KNOWN_BY_PORT = False
+    TURN = Turn.ROUTER
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Know it by a header of its answers, which come from its workers otherwise."""
         listing = await ask(self.models_path)
         return Found(self, url, prefix) if SEEN_BY_PICKER in listing.headers else None
+
+
+KIND = LlmD()

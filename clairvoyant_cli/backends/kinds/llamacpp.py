@@ -259,6 +259,7 @@ class LlamaCppRouter(LlamaCpp):
         )
 
 
+KIND = LlamaCpp()
 ROUTER = LlamaCppRouter()
 
 

@@ -26,6 +26,8 @@ SHOWN_CHARS = 80  # so much of what is refused is quoted
 BACKEND_NAMES = (
     *("ollama", "llamacpp", "lmstudio", "jan"),
     *("dynamo", "smg", "vllm", "sglang", "mlx-lm", "vllm-mlx"),
+    *("koboldcpp", "llama-cpp-python", "tabbyapi", "text-generation-webui", "mlx-omni-server"),
+    *("docker-model-runner", "lemonade", "localai"),
 )
 """LLM servers that are found by name, at their usual ports. If several run, the first of them is chosen."""
 

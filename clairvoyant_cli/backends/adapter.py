@@ -121,6 +121,7 @@ class Adapter:
     usual_ports: ClassVar[tuple[int, ...]] = ()  # ports it listens on by default
     start_command: ClassVar[str] = "clairvoyant serve --backend http://HOST:PORT"
     get_model_command: ClassVar[str] = "load a model in the server"
+    LIMITS: ClassVar[str] = ""  # what it cannot do, or not report, in a sentence: `doctor` and the reference
 
     # Whose routes it answers.
     SPEAKS: ClassVar[frozenset[Family]] = frozenset((Family.OPENAI, Family.ANTHROPIC))
@@ -131,7 +132,8 @@ class Adapter:
     READ_AGAIN: ClassVar[Mapping[str, Any]] = {}
     PRIORITY: ClassVar[Priority | None] = None  # how its queue is ordered by `priority`, if it was started so
     SETTINGS_WAKE: ClassVar[bool] = False  # reading `settings` loads a model that was unloaded while idle
-    REPORTS_SLOTS: ClassVar[bool] = False  # tells how many slots it has, and which are at work
+    TELLS_SLOTS: ClassVar[bool] = False  # tells how many answers it gives at once
+    REPORTS_SLOTS: ClassVar[bool] = False  # tells which of its slots are at work, too
     REPORTS_LOADING: ClassVar[bool] = True  # may answer 503 while its model loads, instead of waiting
     SWAPS_MODELS: ClassVar[bool] = False  # loads and unloads models on demand, and lists those loaded
     # A request's options may load its model again, and set how long it stays.

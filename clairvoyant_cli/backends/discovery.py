@@ -42,11 +42,14 @@ async def locate_server(
 async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
     """Look for servers at their default ports, except the proxy's own."""
     places = [(adapter, url) for adapter in PREFERRED for url in _urls(adapter, own_ports)]
-    answers = await asyncio.gather(*(_identify_quietly(prober, url) for _, url in places))
-    found = []
-    for (adapter, _), there in zip(places, answers, strict=True):
+    urls = list(dict.fromkeys(url for _, url in places))  # several kinds may have the same usual port
+    answers = await asyncio.gather(*(_identify_quietly(prober, url) for url in urls))
+    at = dict(zip(urls, answers, strict=True))
+    found: list[Found] = []
+    for adapter, url in places:
+        there = at[url]
         if there is not None and there.adapter is not OTHER:
-            found += [there] * (there not in found)  # two kinds may have the same usual port
+            found += [there] * (there not in found)
         elif there is not None and adapter.KNOWN_BY_PORT:
             found.append(_taken_for(adapter, there))
     return found

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from clairvoyant_cli.addresses import BACKEND_NAMES, MOVABLE, is_loopback
-from clairvoyant_cli.backends.adapter import Found
+from clairvoyant_cli.backends.adapter import Found, Turn
 from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.backends.prober import Prober, engine_load
@@ -75,7 +75,8 @@ async def _look_at(
             )
             return [broken("backend", text, fix)], None
         ask, upstream = prober.asking(found.url, found.prefix), Upstream(found.url)
-        offered = await found.adapter.offered_models(ask)
+        disturbs = found.adapter.TURN is Turn.DISTURBED
+        offered = None if disturbs else await found.adapter.offered_models(ask)
         heeding = await found.adapter.heeding(ask, upstream.port if is_loopback(upstream.host) else None)
         load = None
         if heeding.priority is not None and heeding.priority.metrics is not None:
@@ -103,6 +104,10 @@ def check_server(server: CheckedServer) -> Iterator[Finding]:
         loss = "slots stay empty" if wanted < found.slots else inside
         text = f"slots is {wanted}, but the server has {found.slots}: {loss}"
         yield warning("slots", text, f"clairvoyant serve --slots {found.slots}    # or remove --slots")
+    if found.adapter.LIMITS:
+        yield note("limits", f"{found.adapter.title}: {found.adapter.LIMITS}")
+    if server.models is None and found.adapter.TURN is Turn.DISTURBED:
+        return
     if server.models is None:
         text = "the server does not list its models; it may need a key"
         yield note("models", text, "--backend-key-file FILE")

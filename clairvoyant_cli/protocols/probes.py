@@ -154,24 +154,25 @@ def read_object(body: bytes | None) -> Object | None:
     return None if held is None else Object(held)
 
 
-def _members(body: bytes | None) -> Object:
+def members_of(body: bytes | None) -> Object:
+    """Return the members of an answer that is an object; none of any other."""
     return read_object(body) or Object()
 
 
 def is_clairvoyant(body: bytes | None) -> bool:
     """Whether an answer is that of a proxy like this one."""
-    return is_object(_members(body)["backends"])
+    return is_object(members_of(body)["backends"])
 
 
 def version_of(body: bytes | None) -> str | None:
     """Return Ollama's version, or vLLM's; None if this is not their answer."""
-    answer = _members(body)
+    answer = members_of(body)
     return short_name(answer["version"]) if "version" in answer else None
 
 
 def rendered_prompt(body: bytes | None) -> str | None:
     """Return the prompt as a chat template renders it, llama.cpp's or Ollama's; None if there is none."""
-    answer = _members(body)
+    answer = members_of(body)
     if is_object(answer["_debug_info"]):
         return text(object_in(answer["_debug_info"])["rendered_template"]) or None
     return text(answer["prompt"]) or None
@@ -181,7 +182,7 @@ def likely_tokens(body: bytes | None) -> dict[str, float]:
     """Return the likeliest first tokens of an answer with their log-probabilities, as llama.cpp,
     OpenAI's chat or Ollama list them; empty without any.
     """
-    answer = _members(body)
+    answer = members_of(body)
     choice = object_in(_first(answer["choices"]))
     places = answer["completion_probabilities"], object_in(choice["logprobs"])["content"], answer["logprobs"]
     tops = [object_in(_first(place))["top_logprobs"] for place in places if is_list(place)]
@@ -194,13 +195,13 @@ def _first(raw: Raw) -> Raw:
 
 
 def tokens_in(body: bytes | None) -> int | None:
-    tokens = _members(body)["tokens"]
+    tokens = members_of(body)["tokens"]
     return count(tokens) if is_list(tokens) else None
 
 
 def token_lengths(body: bytes | None) -> list[int] | None:
     """Return how many bytes each token of a text has, as llama.cpp lists them; None if it does not."""
-    tokens = fitting(_TOKENS, _members(body)["tokens"])
+    tokens = fitting(_TOKENS, members_of(body)["tokens"])
     if tokens is None:
         return None
     return [len(token.piece.encode() if isinstance(token.piece, str) else token.piece) for token in tokens]
@@ -208,7 +209,7 @@ def token_lengths(body: bytes | None) -> list[int] | None:
 
 def tokens_read(body: bytes | None) -> int | None:
     """Return how many tokens Ollama's prompt had, those in its cache included; None if it does not tell."""
-    return whole_number(_members(body)["prompt_eval_count"], MAX_CONTEXT) or None
+    return whole_number(members_of(body)["prompt_eval_count"], MAX_CONTEXT) or None
 
 
 def loaded_models(body: bytes | None) -> tuple[LoadedModel, ...] | None:
@@ -246,7 +247,7 @@ def ollama_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
 
 def openai_models(body: bytes | None) -> tuple[OfferedModel, ...] | None:
     """Return the models in `/v1/models`; None if the answer is not understood."""
-    listed = entries(_members(body)["data"])
+    listed = entries(members_of(body)["data"])
     return None if listed is None else tuple(map(_offered, _objects(listed, MAX_LISTED_MODELS)))
 
 
@@ -310,19 +311,19 @@ def model_name(model: Object) -> str:
 
 def openapi_version(body: bytes | None, title: str) -> str | None:
     """Return the version in an OpenAPI description of that title; None if this is another answer."""
-    answer = object_in(_members(body)["info"])
+    answer = object_in(members_of(body)["info"])
     return short_name(answer["version"]) if text(answer["title"]) == title else None
 
 
 def sglang_version(body: bytes | None) -> str | None:
     """Return SGLang's version (`/server_info`); None if this is not SGLang's answer."""
-    answer = _members(body)
+    answer = members_of(body)
     return short_name(answer["version"]) if is_given(answer["model_path"]) else None
 
 
 def sglang_queue(body: bytes | None) -> SglangQueue | None:
     """Return how SGLang orders its queue (`/server_info`); None if this is not SGLang's answer."""
-    answer = _members(body)
+    answer = members_of(body)
     if not is_given(answer["model_path"]):
         return None
     switches = ("enable_priority_scheduling", "schedule_low_priority_values_first", "enable_metrics")
@@ -355,8 +356,18 @@ def busy_slots(body: bytes | None) -> BusySlots | None:
     slots = _slots(body)
     if slots is None:
         return None
-    busy = ((place, slot["id_task"]) for place, slot in enumerate(slots) if is_given(slot["is_processing"]))
+    busy = [
+        (place, slot["id_task"] if "id_task" in slot else slot["task_id"])
+        for place, slot in enumerate(slots)
+        if is_given(slot["is_processing"]) or is_given(slot["state"])  # before 2025, and in llamafile
+    ]
     return frozenset((place, whole_number(task, MAX_TASK)) for place, task in busy)
+
+
+def count_slots(body: bytes | None) -> int | None:
+    """Return how many slots are listed (`/slots`); None if the answer is not understood."""
+    slots = _slots(body)
+    return None if slots is None else len(slots) or None
 
 
 def slots_cap(body: bytes | None) -> int | None:

@@ -258,6 +258,7 @@ class BackendState:
     state: str  # up, loading, down
     slots: int
     busy: int
+    tells_slots: bool = False  # the server says how many it has, or orders its own queue
     version: str = ""
     detail: str = ""
     models: tuple[LoadedModel, ...] = ()

@@ -35,6 +35,21 @@ VERSION = ("200 OK", {"version": "0.11.0"})
 WANTS_A_KEY = ("401 Unauthorized", {"error": "Unauthorized"})
 DYNAMOS = {"info": {"title": "NVIDIA Dynamo OpenAI Frontend", "version": "1.6.1"}}
 SMGS = ("200 OK", {"version": "smg-1.13.0", "loads": []})
+PYTHONS = {"title": "🦙 llama.cpp Python API", "version": "0.3.36"}
+OMNIS = {"title": "MLX Omni Server", "version": "0.1.0"}
+WEBUIS: Any = {"model_name": "m", "lora_names": [], "loader": "llama.cpp"}
+LOCALAI_PAGE: Any = {"version": "v4.1.0", "endpoint_groups": {}}
+
+
+def ok(body: object) -> tuple[str, object]:
+    return "200 OK", body
+
+
+MINE = ok({"data": [{"id": "m", "object": "model", "owned_by": "me"}]})
+OLLAMAS: Pages = {"/api/version": ok({"version": "0.16.1"}), "/api/tags": ok({"models": []})}
+KOBOLDS: Pages = {"/api/extra/version": ok({"result": "KoboldCpp", "version": "1.102"})}
+TABBYS: Pages = {"/.well-known/serviceinfo": ok({"version": 0.1, "software": {"name": "TabbyAPI"}})}
+LEMONADES: Pages = {"/api/v1/health": ok({"version": "11.7.0", "all_models_loaded": []})}
 NO_MODELS: Pages = {"/v1/models": ("200 OK", {"data": []})}
 VLLMS: Pages = {"/v1/models": ("200 OK", {"data": [{"id": "m", "object": "model", "owned_by": "vllm"}]})}
 LOCALAIS: Pages = {"/v1/models": ("200 OK", {"data": [{"id": "m", "object": "model"}]})}
@@ -60,7 +75,73 @@ ANSWERS: list[tuple[str, str, int | None, Pages]] = [
     ("other", "", None, NO_MODELS),
     ("other", "", None, {"/version": VERSION, "/server_info": ("200 OK", INFO)}),
     ("other", "", None, {}),
+    ("llama-cpp-python", "0.3.36", None, {"/openapi.json": ok({"info": PYTHONS}), "/v1/models": MINE}),
+    ("koboldcpp", "1.102", 1, KOBOLDS),
+    ("koboldcpp", "1.102", 1, KOBOLDS | OLLAMAS | {"/props": ok({"total_slots": 1})}),
+    ("tabbyapi", "", 4, TABBYS | {"/props": ok({"total_slots": 4}), "/health": ok({"status": "healthy"})}),
+    ("tabbyapi", "", None, TABBYS | {"/props": WANTS_A_KEY, "/v1/models": WANTS_A_KEY}),
+    ("text-generation-webui", "", None, {"/v1/internal/model/info": ok(WEBUIS), "/v1/models": MINE}),
+    ("mlx-omni-server", "", None, {"/openapi.json": ok({"info": OMNIS}), "/v1/models": MINE}),
+    ("docker-model-runner", "", None, OLLAMAS | {"/v1/models": ok({"data": [{"owned_by": "docker"}]})}),
+    (
+        "docker-model-runner",
+        "",
+        None,
+        OLLAMAS | NO_MODELS | {"/engines/status": ok({"llama.cpp": "running"})},
+    ),
+    ("lemonade", "11.7.0", None, OLLAMAS | LEMONADES | {"/api/v0/models": ok({"data": []})}),
+    ("localai", "v4.1.0", None, OLLAMAS | LOCALAIS | {"/.well-known/localai.json": ok(LOCALAI_PAGE)}),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "answered", "busy"),
+    [
+        ("koboldcpp", "/api/extra/perf", {"idle": 0, "queue": 2}, {(0, None)}),
+        ("koboldcpp", "/api/extra/perf", {"idle": 1, "queue": 0}, set()),
+        ("koboldcpp", "/api/extra/perf", {}, None),
+        (
+            "llamacpp",
+            "/slots",
+            [{"state": 0, "task_id": 1}, {"state": 1, "task_id": 7}],
+            {(1, 7)},
+        ),  # llamafile
+    ],
+)
+async def test_a_kind_reports_which_slots_are_busy_in_its_own_way(
+    name: str, path: str, answered: object, busy: object
+) -> None:
+    async with Prober() as prober, pages_of({path: ok(answered)}) as url:
+        assert await adapter_of(name).busy_slots(prober.asking(url)) == busy
+
+
+async def test_a_server_that_questions_disturb_is_never_asked_for_its_models() -> None:
+    pages = {"/openapi.json": ok({"info": PYTHONS}), "/v1/models": MINE}
+    asked: list[str] = []
+
+    def said(path: str) -> list[bytes]:
+        asked.append(path)
+        status, body = pages.get(path, ("404 Not Found", {}))
+        return [answer(json.dumps(body).encode(), status=status)]
+
+    async with answering(said) as url, serving(f"python={url},other={url}/below") as daemon:
+        server = daemon.pool.copy()[0]
+        await until(daemon, lambda _: server.confirmed)
+        looks = asked.count("/openapi.json")
+        server.probe_due.set()
+        await until(daemon, lambda _: asked.count("/openapi.json") > looks)
+        assert (server.adapter.name, server.status.state) == ("llama-cpp-python", "up")
+    assert "/v1/models" not in asked
+
+
+async def test_a_model_that_an_imitator_of_ollama_has_loaded_is_known() -> None:
+    loaded = {"models": [{"name": "ai/smollm2:latest"}]}
+    slots = [{"id": number} for number in range(4)]
+    pages = LEMONADES | {"/api/ps": ok(loaded), "/api/v1/slots": ok(slots)}
+    async with Prober() as prober, pages_of(pages) as url:
+        status = Status()
+        await adapter_of("lemonade").refresh(prober.asking(url), status)
+    assert ([model.name for model in status.models], status.slots) == (["ai/smollm2:latest"], 4)
 
 
 def test_who_is_asked_first_preferred_and_advised_are_three_facts() -> None:

@@ -95,6 +95,13 @@ def test_a_server_without_models_is_a_warning() -> None:
     assert "ollama pull" in empty[-1].fix
 
 
+def test_what_a_server_cannot_do_is_a_note_and_its_models_are_not_asked_for_where_that_disturbs() -> None:
+    found = Found(adapter_of("llama-cpp-python"), "http://127.0.0.1:8000", "", "0.3.36")
+    _, limits = check_server(CheckedServer(found, None))
+    assert (limits.level, limits.topic) == (Level.NOTE, "limits")
+    assert "--interrupt_requests False" in limits.text
+
+
 @pytest.mark.parametrize(
     ("told", "slots", "said"),
     [(4, None, ""), (2, 4, "queue inside"), (4, 2, "stay empty"), (4, 4, ""), (None, 3, "")],

@@ -166,7 +166,7 @@ def test_every_shell_has_a_completion(shell: str) -> None:
     [
         ("", set(installed())),
         ("serve --policy u", {"urgency"}),
-        ("calibrate --backend l", {"llamacpp", "lmstudio"}),
+        ("calibrate --backend lm", {"lmstudio"}),
         ("profiles show ge", {"gemma@ollama"}),
     ],
 )

@@ -51,7 +51,7 @@ def of_one_client() -> Snapshot:
         (state(), gpu(0.8), ""),
         (state(), gpu(0.41), "slots full, GPU 41%: try --slots 6"),
         (state(), replace(gpu(0.41), memory_used_bytes=23 << 30), "slots full, GPU 41%"),
-        (server(kind="llamacpp", models=FULL_MODEL), gpu(0.41), "slots full, GPU 41%"),
+        (server(tells_slots=True, models=FULL_MODEL), gpu(0.41), "slots full, GPU 41%"),
         (
             server(models=(LoadedModel("big", 40 << 30, 20 << 30),)),
             gpu(0.3),

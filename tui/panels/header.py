@@ -25,7 +25,6 @@ _GAP = 2
 WINDOW_S = 10.0
 _BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that could do more
 _ROOM = 0.2  # share of its memory that must be free for another slot
-_OWN_SLOTS = ("ollama", "jan", "mlx-lm", "vllm-mlx", "other")  # `--slots` says how many requests they get
 _FIRST = ("quit", "help", "command", "choose")
 
 
@@ -105,7 +104,7 @@ def bottleneck(view: ViewState) -> str:
         (past[-1].memory_used_bytes or 0) < (1.0 - _ROOM) * (past[-1].memory_total_bytes or 0)
         for past in pasts
     )
-    more = f": try --slots {slots + max(1, slots // 2)}" if has_room and server.kind in _OWN_SLOTS else ""
+    more = f": try --slots {slots + max(1, slots // 2)}" if has_room and not server.tells_slots else ""
     return f"slots full, GPU {share(used)}{more}"
 
 

@@ -42,6 +42,7 @@ class LlamaCpp(Adapter):
     usual_ports = (8080, 9931)  # it is moving from the one to the other
     start_command = "llama-server --model model.gguf --port 9931"
     SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC, Family.LLAMACPP))
+    TELLS_SLOTS = True
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True
     SETS_LENGTH = True

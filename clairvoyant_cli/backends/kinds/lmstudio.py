@@ -15,6 +15,7 @@ class LmStudio(Adapter):
     title = "LM Studio"
     usual_ports = (1234,)
     start_command = "lms server start"
+    TELLS_SLOTS = True
     REPORTS_LOADING = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -241,6 +241,7 @@ class SnapshotBuilder:
             state=server.status.state,
             slots=server.room,
             busy=len(self.operation.dispatcher.attempts_on(server.id)),
+            tells_slots=server.adapter.TELLS_SLOTS or server.adapter.PRIORITY is not None,
             version=server.status.version,
             detail=server.status.detail or server.remark,
             models=tuple(LoadedModel(*each[:4], digest=each.digest) for each in server.status.models),

@@ -14,6 +14,7 @@ interactive job once none in the background has ended in the last `FORWARD_AFTER
 from collections.abc import Iterable
 from copy import copy
 from itertools import count, islice
+from math import inf
 from operator import attrgetter
 
 from clairvoyant_cli.scheduler.fairness import Clients, Excess
@@ -190,14 +191,15 @@ class WaitingJobs:
 
     def let_forward(self, now: float) -> None:
         """Let the oldest background job past tau come forward, if none has ended in FORWARD_AFTER starts.
-        For queues with both kinds of jobs: background jobs alone are in the usual order.
+        For queues with both kinds of jobs: background jobs alone are in the usual order. Those of a client
+        without tau never do.
         """
         if self.starts_since_background < FORWARD_AFTER:
             return
-        back = (job for job in self.jobs.values() if job.background_levels)
-        job = min(back, key=lambda job: (job.arrival_s, job.seq))
-        tau_s = self._clients.tau_of(job.client)
-        if now - job.arrival_s <= (MAX_BACK_S if tau_s is None else min(tau_s, MAX_BACK_S)):
+        tau_of = self._clients.tau_of
+        back = [job for job in self.jobs.values() if job.background_levels and tau_of(job.client) != inf]
+        job = min(back, key=lambda job: (job.arrival_s, job.seq), default=None)
+        if job is None or now - job.arrival_s <= min(tau_of(job.client) or MAX_BACK_S, MAX_BACK_S):
             return
         self.starts_since_background = 0
         set_background(job, 0)

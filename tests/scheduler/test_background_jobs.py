@@ -3,9 +3,11 @@
 import random
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 
+from clairvoyant_cli.scheduler.fairness import Tenant
 from clairvoyant_cli.scheduler.job import Job, Terms
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -44,6 +46,20 @@ def test_background_jobs_wait_for_interactive_ones_until_tau(
         scheduler.finish(dispatch.job.id, now)
     assert len(order) > 2, "a question came first"
     assert now <= within_s + 20.0
+
+
+def test_background_jobs_of_a_client_without_tau_never_come_forward() -> None:
+    scheduler = Scheduler(
+        POLICIES["boost"], servers={"a": 1}, tau_s=100.0, tenants={"ben": Tenant(tau_s=inf)}
+    )
+    scheduler.submit(title(), 0.0)
+    for number in range(50):
+        scheduler.submit(question(number, 20.0 * number), 20.0 * number)
+        dispatch = scheduler.next(20.0 * number)
+        assert dispatch is not None
+        assert dispatch.job.id == f"question {number}"
+        scheduler.finish(dispatch.job.id, 20.0 * (number + 1))
+    assert scheduler.next(2000.0) is not None, "once no question waits"
 
 
 @pytest.mark.parametrize("name", POLICIES)

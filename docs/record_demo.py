@@ -27,8 +27,8 @@ from tests.tui.moving_picture import MovingPicture  # noqa: E402
 WIDTH, HEIGHT = 96, 28
 FRAME_S = 0.25
 QUIET_S = 0.02
-TYPED_S, READ_S = 1.0, 6.0
-"""How long the command stands alone at the beginning, and the result at the end."""
+TYPED_S, EMPTY_S, READ_S = 1.0, 1.0, 6.0
+"""How long the command stands alone, the table has no result yet at most, and the result stands at the end."""
 
 
 def record(arguments: list[str]) -> MovingPicture:
@@ -43,11 +43,14 @@ def record(arguments: list[str]) -> MovingPicture:
     if not child:
         size = {"COLUMNS": str(WIDTH), "LINES": str(HEIGHT), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         os.execvpe(arguments[0], arguments, os.environ | size)  # noqa: S606 - the arguments are ours
-    due = time.monotonic()
+    due, empty = time.monotonic(), round(EMPTY_S / FRAME_S)
     for read in output_of(terminal):
         stream.feed(read)
         while not read and time.monotonic() >= due:  # in the middle of a redraw, the screen is torn
-            picture.take(lines_of(screen))
+            started = any("▶" in line or "✓" in line for line in screen.display)
+            empty -= not started
+            if started or empty >= 0:
+                picture.take(lines_of(screen))
             due += FRAME_S
     os.waitpid(child, 0)
     for _ in range(round(READ_S / FRAME_S)):

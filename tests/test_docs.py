@@ -30,7 +30,7 @@ PAGES = [
     *(
         page
         for page in sorted(DOCS.rglob("*.md"))
-        if page.parent.name != "bench" and page.name not in ("reference.md", "architecture.md")
+        if page.parent.name != "bench" and page.name not in ("reference.md", "metrics.md", "architecture.md")
     ),
 ]
 """The pages for users, each written by hand but for the settings of coding agents."""

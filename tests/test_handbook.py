@@ -14,7 +14,9 @@ from tests.perf.perf_first_hour import alike
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-WRITTEN = [page for page in PAGES if page.name != "reference.md" and page.parent.name != "bench"]
+WRITTEN = [
+    page for page in PAGES if page.name not in ("reference.md", "metrics.md") and page.parent.name != "bench"
+]
 SNIPPET = re.compile(
     r"(?P<mark><!-- not run: (?P<why>.+?) -->\n)?```sh\n(?P<text>.*?)```(?:\n\n```text\n(?P<shown>.*?)```)?",
     re.DOTALL,

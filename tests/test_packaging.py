@@ -60,7 +60,7 @@ def test_package_page_links_are_absolute(
     metadata: dict[str, Any] = {}
     hook.ProjectPage(str(ROOT), {}).update(metadata)
     text = metadata["readme"]["text"]
-    assert "](https://host/owner/it/raw/HEAD/docs/screenshots/demo.svg)" in text
+    assert "](https://host/owner/it/raw/HEAD/docs/screenshots/before-after.svg)" in text
     assert all(target.startswith("http") for target in re.findall(r"\]\(([^)#]+)", text))
     assert metadata["urls"]["Issues"] == "https://host/owner/it/issues"
     monkeypatch.delenv(hook.VARIABLE)

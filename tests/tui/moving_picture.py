@@ -41,11 +41,13 @@ class MovingPicture:
         parts = []
         for (_, drawn), frames in self._seen.items():
             name = self._visible(frames, rules)
-            parts.append(f'<g class="{name}">{drawn}</g>' if name else drawn)
+            # A viewer without animations shows the last frame alone.
+            still = "" if frames[-1] == self._frames - 1 else ' visibility="hidden"'
+            parts.append(f'<g class="{name}"{still}>{drawn}</g>' if name else drawn)
         wide, high = 2 * MARGIN + self.width * CELL_X, 2 * MARGIN + self.height * CELL_Y
         styles = [f".{name}{{{rule}}}" for rule, name in self._styles.items()]
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high:g}">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high:g}" xml:space="preserve">'
             f"<style>text{{font:{_FONT};white-space:pre}}{''.join(styles)}{''.join(rules.values())}</style>"
             f'<rect width="100%" height="100%" rx="8" fill="{self.ground}"/>' + "\n".join(parts) + "</svg>\n"
         )

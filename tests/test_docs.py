@@ -300,6 +300,7 @@ def test_unreleased_changes_are_few_lines_each() -> None:
     assert released.startswith(__version__)
     for entry in released.partition("\n## [")[0].splitlines():
         assert len(entry) <= 140, f"one line for each: {entry}"
+        assert not entry.startswith(" "), f"one line for each: {entry}"
 
 
 def code_names() -> tuple[set[str], dict[str, set[str]]]:

@@ -120,11 +120,11 @@ class Prediction:
     q90_tokens: float
     source: str  # the name of the model
     memo: object = field(default=None, repr=False, compare=False)  # what learning needs later, without text
+    # Of the expected tokens; it need not be the most probable one.
+    length_class: LengthClass = field(init=False, repr=False, compare=False)
 
-    @property
-    def length_class(self) -> LengthClass:
-        """The class of the expected tokens, which need not be the most probable one."""
-        return LengthClass.of(self.expected_tokens)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length_class", LengthClass.of(self.expected_tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class PlayedHistory:
         )
         self._asked[job.id] = question
         asked = Asked(route, parsed, prediction, prompt=prompt)
-        return Exchange(job, asked, granted=asyncio.get_running_loop().create_future())
+        return Exchange(job.id, job, asked, granted=asyncio.get_running_loop().create_future())
 
     def _ends_s(self, exchange: Exchange) -> float:
         """Note that a request has begun; return when it ends."""

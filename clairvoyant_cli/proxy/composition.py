@@ -51,7 +51,6 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import ServerActions
 from clairvoyant_cli.proxy.servers.service_times import ServiceTimes
 from clairvoyant_cli.proxy.tasks import Callbacks
-from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import (
     DEFAULT_POLICY,
     POLICIES,
@@ -130,9 +129,11 @@ class Daemon:
         self.service_level = level
 
         # What is observed.
+        self.metrics, self.gain, self.slot_time = Metrics(journal.refused), Gain(wall), SlotTime(wall)
+        # Who hears of each wait in order of arrival that becomes known.
+        self.compared = Callbacks(self.gain.compared, self.slot_time.compared)
         stats = self.stats = RequestStats(journal, self.compared, config.urgency_target)
         scheduler.arrival_order = stats.arrival_order
-        self.metrics, self.gain, self.slot_time = Metrics(journal.refused), Gain(wall), SlotTime(wall)
         self.views = RequestViews(pool, journal)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
@@ -291,13 +292,6 @@ class Daemon:
         if exchange.ended is not None:
             self.keepers(exchange.ended)
 
-    def compared(self, pair: Compared) -> None:
-        """The wait of an ended request in order of arrival has become known."""
-        self.gain.compared(pair)
-        self.slot_time.compared(pair)
-        if self.state_saver is not None:
-            self.state_saver.compared(pair)
-
     def joined(self, server: Server) -> None:
         """A server has joined while the daemon runs, or is of another kind than was thought."""
         if self.state_saver is not None:
@@ -331,6 +325,7 @@ class Daemon:
             saver.began(exchange)
         self.admitted.functions.append(saver.began)
         self.keepers.functions.append(saver.ended)
+        self.compared.functions.append(saver.compared)
         self.preemption.report()
         self.spawn(saver.run())
 

@@ -184,11 +184,10 @@ class Fleet:
         """Record that a job has left its slot; `served` means that it ran."""
         server = self.servers[job.server_id]
         del server.running[job.id]
-        if served:
-            self.residency.loaded(job.server_id, job.id)
-        else:
+        if not served:
             server.cache.dropped(job.id)
-            self.residency.not_loaded(job.server_id, job.id)
+        if self.residency.prices:
+            (self.residency.loaded if served else self.residency.not_loaded)(job.server_id, job.id)
 
     def free(self) -> list[ServerSlots]:
         """Return the servers with a free slot, the least loaded per weight first."""

@@ -26,7 +26,6 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.proxy.access.clients import Clients, find_key, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 from clairvoyant_cli.proxy.access.page_fields import is_preflight
@@ -96,11 +95,6 @@ class Access:
             self._logged.add(objection)
             log.warning(objection)
         return Refusal(403, f"clairvoyant: {objection}", kind="origin")
-
-    def shown_name(self, head: RequestHead) -> str:
-        """Return what a request calls its client in views and records, "" if nothing."""
-        named = None if self.clients.keys else head.get(CLIENT_HEADER)
-        return printable(decoded(named)) if named else ""
 
     def admin_objection(self, head: RequestHead) -> str | None:
         """Return why a request may not use the control API; None if it may."""

@@ -118,6 +118,7 @@ class RequestEnd:
 class Exchange:
     """One scheduled request."""
 
+    id: str  # that of its job, the same in logs, headers and snapshots
     job: Job  # what the scheduler orders
     asked: Asked
     granted: "asyncio.Future[None]"  # resolves when an attempt begins; replaced whenever it is requeued
@@ -139,13 +140,9 @@ class Exchange:
     reasons: Reasons = None  # for the prediction, once somebody looks
     thought_tokens: int = 0  # those before the answer, once it has stopped thinking
     after_thinking: Prediction | None = None  # of the rest
-    id: str = field(init=False)  # the same in logs, headers and snapshots
     # Each brought a part of the answer, or read some of the prompt.
     preempted: list[Attempt] = field(default_factory=list)
     parts: list[Attempt] = field(default_factory=list)  # these, and those that broke off
-
-    def __post_init__(self) -> None:
-        self.id = self.job.id
 
     @property
     def totals(self) -> Totals:

@@ -24,13 +24,13 @@ from clairvoyant_cli.protocols.client_programs import program_of
 from clairvoyant_cli.protocols.conversation import claims_of
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.outer_members import members_of, named_model, read_members
-from clairvoyant_cli.protocols.printable import decoded
+from clairvoyant_cli.protocols.printable import decoded, printable
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES, ParsedRequest, parse_request
 from clairvoyant_cli.protocols.routes import Route, Work
 from clairvoyant_cli.protocols.stable_prefix import StablePrefix
 from clairvoyant_cli.protocols.usage import AnswerText
 from clairvoyant_cli.proxy.access.clients import OWN_PRIORITIES
-from clairvoyant_cli.proxy.access.keys import PRIORITY_HEADER, URGENCY_HEADER, Access
+from clairvoyant_cli.proxy.access.keys import CLIENT_HEADER, PRIORITY_HEADER, URGENCY_HEADER, Access
 from clairvoyant_cli.proxy.access.programs import HOME_ASSISTANT, WAIT_S, Program
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange
@@ -184,6 +184,7 @@ class ExchangeFactory:
         trace = "" if traced is None else decoded(traced)
         body = request.whole(SMALL_BYTES) if self.record_prompts and parsed.view else None
         return Exchange(
+            job_id,
             job,
             Asked(asks.route, parsed, prediction, predicted_in_s, shown, asks.shown_name, trace, body),
             granted=asyncio.get_running_loop().create_future(),
@@ -392,7 +393,9 @@ class Admission:
             return Refused(route, SHUTTING_DOWN)
         if not route.scheduled:
             return PassOn(route, client)
-        return ReadBody(route, client, self.access.shown_name(head))
+        # What it calls its client in views and records.
+        named = None if self.access.clients.keys else head.get(CLIENT_HEADER)
+        return ReadBody(route, client, printable(decoded(named)) if named else "")
 
     @contextmanager
     def entering(self, asks: ReadBody) -> Iterator[Refused | None]:

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from clairvoyant_cli.backends.continuation import ContinuationRequest
-from clairvoyant_cli.backends.priority import BarredError
+from clairvoyant_cli.backends.priority import BarredError, Priority
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.http.request import Request
@@ -149,6 +149,7 @@ class ServedRequest:
     # Of the last attempt:
     attempt: Attempt = field(init=False)
     server: Server = field(init=False)
+    stamps: Priority | None = field(init=False)  # how its server orders its own queue
     resumes: bool = field(init=False)  # it goes on with an answer that had begun
     relay: Relay | None = field(init=False)  # None until it is connected
 
@@ -205,6 +206,7 @@ class ServedRequest:
             return ClientLeft()
         server = self.serving.pool.by_id[attempt.server_id]
         self.attempt, self.server, self.relay, self.resumes = attempt, server, None, exchange.has_begun
+        self.stamps = server.stamps
         limit = self._limited()
         try:
             if self.serving.held is not None:
@@ -284,11 +286,11 @@ class ServedRequest:
         exchange, request, attempt = self.exchange, self.request, self.attempt
         server, upstream = self.server, relay.upstream
         parsed, work = exchange.asked.parsed, exchange.asked.route.work
-        stamps, is_repeatable = server.stamps, has_no_side_effects(request, parsed)
-        barred = self.serving.access.barred(exchange.job.client, stamps)
+        is_repeatable = has_no_side_effects(request, parsed)
+        barred = self.serving.access.barred(exchange.job.client, self.stamps)
         if onward is None:
             keep, stamp = relay.may_wait or relay.elsewhere is not None, None
-            if stamps is not None:
+            if self.stamps is not None:
                 stamp = self.serving.annotation.stamp(exchange, attempt, server, request.head)
             forward(
                 request,
@@ -310,7 +312,7 @@ class ServedRequest:
             attempt.give_up = relay.give_up if request.complete else None
             # It may be preempted, and sent again, before any of its answer has come.
             if (
-                stamps is None
+                self.stamps is None
                 and work is Work.GENERATE
                 and self.serving.preemption.enabled
                 and not exchange.has_begun
@@ -330,14 +332,14 @@ class ServedRequest:
             server.health.began()
         usage = UsageReader(head, self.exchange.answer, server.speeds.tokens_an_event)
         attempt.usage, usage.on_answer = usage, self._thought
-        if server.stamps is None:
+        if self.stamps is None:
             return usage, ()
         return usage, self.serving.engines.dropped(self.exchange, attempt, head, self.serving.journal.clock())
 
     def first_byte(self) -> None:
         exchange, attempt = self.exchange, self.attempt
         attempt.first_byte_s = self.serving.journal.clock()
-        if self.server.stamps is not None:
+        if self.stamps is not None:
             self.serving.engines.begun(exchange, attempt, attempt.first_byte_s)
         if self.resumes:
             self.serving.preemption.continued(exchange, attempt)

@@ -18,6 +18,7 @@ from profiles.writer import Bounds, Writer
 log = logging.getLogger("clairvoyant")
 
 OLD_DAYS = 180.0
+FLUSH_S = 10.0
 
 
 class Ledger:
@@ -76,6 +77,10 @@ class Ledger:
         if self._records:
             self._writer.begin(begun)
 
+    def withdrew(self, request: str) -> None:
+        """Record that another daemon has taken over a request; returns at once."""
+        self._writer.withdraw(request)
+
     def finished(self, record: Finished) -> None:
         """Record a finished request; returns at once."""
         if self._records:
@@ -101,6 +106,10 @@ class Ledger:
     def save(self, name: str, state: bytes) -> None:
         """Store a state under a name; returns at once."""
         self._writer.save(name, state, self._generation)
+
+    def flush(self) -> None:
+        """Wait until everything is written, for `FLUSH_S` at most."""
+        self._writer.flush(FLUSH_S)
 
     def keep(self, profile: Profile) -> None:
         """Store a profile of this machine, or replace one of the same name and date; waits for the disk."""

@@ -102,6 +102,11 @@ class _State(NamedTuple):
     generation: int
 
 
+_Item = _Record | Comparison | _State | Begun | str | threading.Event | None
+"""A string is the id of a request that another daemon has taken over; an event is set once what came before
+it is written; None only wakes the thread."""
+
+
 class Writer:
     """Writes records and states in batches until `close`. `unwritable` counts records with invalid values,
     `profiles` is the last known `fingerprint` of the profiles, `lost` has the programs of the requests that
@@ -125,8 +130,8 @@ class Writer:
         self._noted: set[str] = set()  # the requests in the table of unfinished ones
         self._tidied_s = -TIDY_EVERY_S
         self._open()
-        # None only wakes the thread.
-        self._queue: SimpleQueue[_Record | Comparison | _State | Begun | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        self._flushing: list[threading.Event] = []
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._compared: deque[Comparison] = deque(maxlen=WAITING_ROWS)
         self._states: dict[str, _State] = {}
@@ -184,8 +189,14 @@ class Writer:
         log.warning("%s was deleted or replaced: opened again", self.path)
 
     def begin(self, begun: Begun) -> None:
-        """Queue a request that has begun; returns at once. It must be `put` when it has ended."""
+        """Queue a request that has begun; returns at once. It must be `put` when it has ended, or given up
+        by `withdraw` when another daemon has begun it.
+        """
         self._queue.put(begun)
+
+    def withdraw(self, request: str) -> None:
+        """Forget a request that has begun; returns at once."""
+        self._queue.put(request)
 
     def put(self, finished: Finished) -> None:
         """Queue a finished request; returns at once."""
@@ -198,6 +209,12 @@ class Writer:
     def save(self, name: str, state: bytes, generation: int) -> None:
         """Queue a state, learned in `generation`; dropped if states were erased since. Returns at once."""
         self._queue.put(_State(name, state, generation))
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until what was queued has been written, or the disk has refused it."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait(timeout_s)
 
     @property
     def generation(self) -> int:
@@ -225,15 +242,17 @@ class Writer:
             stopping = self._gather()
             if stopping:
                 self._begun.clear()
-            if not (self._is_due() or self._looking):
-                continue
+            flushing, self._flushing = self._flushing, []
             try:
-                self._write()
+                if self._is_due() or self._looking:
+                    self._write()
             except (sqlite3.Error, UnicodeDecodeError, ProfilesError) as error:
                 self._failed(error)
             except Exception:
                 log.exception("history: internal error; please report it")
                 self._clear()
+            for each in flushing:
+                each.set()
 
     def _gather(self) -> bool:
         """Wait for an item, then for the rest of the batch; return whether to stop."""
@@ -249,7 +268,7 @@ class Writer:
     def _is_due(self) -> bool:
         return bool(self._rows or self._compared or self._states) or self._begun.keys() != self._noted
 
-    def _take(self, item: _Record | Comparison | _State | Begun | None) -> None:
+    def _take(self, item: _Item) -> None:
         if isinstance(item, _Record):
             self._begun.pop(item.finished.request, None)
             if self._failing:  # bodies are long
@@ -259,6 +278,10 @@ class Writer:
             self._compared.append(item)
         elif isinstance(item, Begun):
             self._begun[item.request] = item
+        elif isinstance(item, str):
+            self._begun.pop(item, None)
+        elif isinstance(item, threading.Event):
+            self._flushing.append(item)
         elif item is not None:
             self._states[item.name] = item
 

@@ -154,3 +154,14 @@ def test_a_row_of_the_wrong_kind_is_dropped(tmp_path: Path, caplog: pytest.LogCa
         writer.close()
     assert writer.lost == ["p"]
     assert unfinished(path) == []
+
+
+def test_a_request_that_another_daemon_has_taken_over_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with closing(Writer(path, started=lambda pid: 5.0)) as writer:
+        writer.begin(BEGUN)
+        writer.flush(DEADLINE_S)
+        assert unfinished(path) == ["abc-1"]
+        writer.withdraw("abc-1")
+        writer.flush(DEADLINE_S)
+        assert unfinished(path) == []

@@ -405,6 +405,51 @@ def claim_alone(listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
+def send_sockets(channel: socket.socket, sockets: Sequence[socket.socket]) -> bool:
+    """Pass one byte and open sockets to the process at the other end of a Unix socket; False if it has no
+    room now. Nothing is passed on Windows.
+    """
+    if sys.platform != "win32":
+        try:
+            socket.send_fds(channel, [b"+"], [each.fileno() for each in sockets])
+        except BlockingIOError:
+            return False
+    return True
+
+
+def receive_sockets(channel: socket.socket, most: int) -> list[socket.socket] | None:
+    """Return what `send_sockets` passed, None if the other side is gone; BlockingIOError to try later."""
+    if sys.platform == "win32":
+        return None
+    data, descriptors, _, _ = socket.recv_fds(channel, 1, most)
+    return [socket.socket(fileno=each) for each in descriptors] if data else None
+
+
+def unix_listener(folder: str) -> socket.socket | None:
+    """Return a socket that one process can connect to, named `s`, in a private folder; None on Windows."""
+    if sys.platform == "win32":
+        return None
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(folder, "s"))  # noqa: PTH118 - a short path, as long ones are refused
+    listener.listen(1)
+    listener.setblocking(False)
+    return listener
+
+
+def unix_connection(path: str) -> socket.socket | None:
+    """Connect to a `unix_listener` by its path; OSError if that fails, None on Windows."""
+    if sys.platform == "win32":
+        return None
+    channel = socket.socket(socket.AF_UNIX)
+    try:
+        channel.setblocking(False)
+        channel.connect(path)
+    except OSError:
+        channel.close()
+        raise
+    return channel
+
+
 # -- files ------------------------------------------------------------------------------------------
 
 

@@ -90,7 +90,10 @@ def test_every_command_and_flag_has_help(name: str) -> None:
 def test_every_setting_of_serve_is_a_flag_and_is_documented() -> None:
     flags = {parameter.name for parameter in command("serve").params}
     settings = {each.name for each in fields(ServeConfig)}
-    assert settings == (flags - {"config_file", "help_all", *FORMER}) | {"backends", "prefix_rules"}
+    assert settings == (flags - {"config_file", "help_all", "replace", *FORMER}) | {
+        "backends",
+        "prefix_rules",
+    }
     for name in settings - {"backends", "prefix_rules"}:
         assert f"`{name}`" in REFERENCE, name
     assert "`[[backends]]`" in REFERENCE

@@ -58,6 +58,11 @@ def _help_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @serve_options(policy=POLICY_HELP)
 @config_option
 @click.option(
+    "--replace",
+    is_flag=True,
+    help="Take the place of the daemon at this address, if one runs. It serves its last requests, and ends.",
+)
+@click.option(
     "--help-all",
     is_flag=True,
     is_eager=True,
@@ -65,7 +70,7 @@ def _help_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     callback=_help_all,
     help="Show all flags, also those for experts, and exit.",
 )
-def command(config_file: Path | None, **flags: Any) -> None:
+def command(config_file: Path | None, replace: bool, **flags: Any) -> None:
     """Run the proxy in front of an LLM server.
 
     Give your clients the address that the proxy listens on, in place of the server's own. Each
@@ -76,7 +81,7 @@ def command(config_file: Path | None, **flags: Any) -> None:
     given = {name: value for name, value in flags.items() if value is not None}
     config = load_serve_config(given, file=config_file)
     with log_of(config):
-        run(_serve(config))
+        run(_serve(config, takes_place=replace))
 
 
 def _heed_signals(daemon: "Daemon") -> None:
@@ -101,7 +106,7 @@ def _heed_signals(daemon: "Daemon") -> None:
     heed_signals(on_stop, on_hangup)
 
 
-async def _serve(config: ServeConfig) -> None:
+async def _serve(config: ServeConfig, *, takes_place: bool = False) -> None:
     from clairvoyant_cli.proxy.access.programs import Programs
     from clairvoyant_cli.proxy.daemon import running_daemon
 
@@ -139,6 +144,7 @@ async def _serve(config: ServeConfig) -> None:
             urgency=urgency,
             self_test=remember_and_test,
             programs=None if config.no_programs else Programs(),
+            replace=takes_place,
         )
         async with daemon_of as daemon:
             # Exempt the loaded modules and models from garbage collection, to keep pauses short.
@@ -174,7 +180,7 @@ async def _end_with_leases(daemon: "Daemon") -> None:
 def _start_line(daemon: "Daemon", predictor: str) -> str:
     operation, pool = daemon.operation, daemon.pool
     servers = " and ".join(f"{server.name} {server.upstream.url}" for server in pool)
-    parts = [f"{daemon.base_url} -> {servers}", plural(pool.slots, "slot")]
+    parts = [f"{daemon.base_url} -> {servers}", plural(sum(server.most for server in pool), "slot")]
     if pool.stamped:
         parts.append(f"priorities for {' and '.join(pool.stamped)}")
     parts.append(f"policy {operation.policy}")

@@ -9,6 +9,7 @@ with the most of them, the one that has been silent longest.
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -123,6 +124,14 @@ Ends = tuple[tuple[str, int], tuple[str, int]]
 """The hosts and ports of a connection, the client's first."""
 
 
+class ServedRequest(Protocol):
+    """What the table sees of a request; `request.Request` explains."""
+
+    queued_as: str | None
+
+    def encoded(self, limit_bytes: int) -> bytes | None: ...
+
+
 class ConnectedClient(Protocol):
     """A client's connection, as its requests and the table see it; `listener.ClientConnection` explains."""
 
@@ -132,6 +141,10 @@ class ConnectedClient(Protocol):
 
     @property
     def idle(self) -> bool: ...
+    @property
+    def undecided(self) -> bool: ...
+    @property
+    def request(self) -> "ServedRequest | None": ...
     @property
     def tunnels(self) -> bool: ...
     @property
@@ -156,6 +169,7 @@ class ConnectedClient(Protocol):
     def uncork(self) -> None: ...
     def cut(self) -> None: ...
     def retire(self) -> None: ...
+    def detach(self) -> socket.socket | None: ...
     def abort(self) -> None: ...
 
 
@@ -176,6 +190,7 @@ class ConnectionTable:
     # Uploads that wait for room, by client, each with its size in bytes.
     waiting: "dict[str, dict[asyncio.Future[None], int]]" = field(default_factory=dict)
     slot_wanted: Callable[[], bool] = lambda: False  # returns whether requests are queued
+    pass_on: "Callable[[ConnectedClient], object]" = lambda connection: None  # called once it may be idle
     every: "set[ConnectedClient]" = field(default_factory=set)
     unfinished: "dict[str, dict[ConnectedClient, None]]" = field(default_factory=dict)
     resting: "dict[ConnectedClient, None]" = field(default_factory=dict)

@@ -7,6 +7,7 @@ Rule 4: an answer that cannot be finished ends with the connection, never with a
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -58,11 +59,13 @@ Handler = Callable[[Request], Awaitable[None]]
 class ClientConnection(asyncio.Protocol):
     """One client connection. `handler` serves a request; `spawn` starts the task it runs in."""
 
-    def __init__(self, handler: Handler, spawn: Spawn, table: ConnectionTable) -> None:
+    def __init__(self, handler: Handler, spawn: Spawn, table: ConnectionTable, arrived: bytes = b"") -> None:
+        """`arrived` is what another process has read of it."""
         self.table = table
         self.peer = ""
         self.ends: Ends = ("", 0), ("", 0)
         self._handler = handler
+        self._arrived = arrived
         self._spawn = spawn
         self._reader = RequestReader()
         self._request: Request | None = None
@@ -100,6 +103,12 @@ class ClientConnection(asyncio.Protocol):
         return self._request is None and not (self._reader.held or self.unsent)
 
     @property
+    def undecided(self) -> bool:
+        """Whether a request is arriving of which it is not known yet whether it needs a slot."""
+        request = self._request
+        return bool(self._reader.held) if request is None else request.queued_as is None
+
+    @property
     def tunnels(self) -> bool:
         """Whether it was switched to another protocol, such as WebSocket."""
         return self._tunnel is not None
@@ -130,6 +139,10 @@ class ClientConnection(asyncio.Protocol):
             self._write_refusal(Malformed(503, "too many connections; try again in a moment"))
             # It is not in the table, so nothing else looks after it.
             asyncio.get_running_loop().call_later(REFUSED_LINGER_S, self._let_go)
+        elif self._arrived:
+            self.data_received(self._arrived)
+        else:
+            self.table.pass_on(self)
 
     def data_received(self, data: bytes | bytearray) -> None:
         data = bytes(data)  # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied
@@ -311,6 +324,7 @@ class ClientConnection(asyncio.Protocol):
         self._take(self._reader.next_request())
         if len(self._reader.held) <= READ_AHEAD_BYTES:
             self.resume_reading()  # not only for the next request: a client's leaving is read, too
+        self.table.pass_on(self)
 
     def retire(self) -> None:
         """Close as soon as no answer is owed."""
@@ -318,6 +332,23 @@ class ClientConnection(asyncio.Protocol):
             self.close()
         elif self._writer is not None:
             self._writer.keep_alive = False
+
+    @property
+    def request(self) -> Request | None:
+        """The request that is being served."""
+        return self._request
+
+    def detach(self) -> socket.socket | None:
+        """Stop reading, and return a duplicate of the socket for another process; None if the connection is
+        about to end, has been detached already, or has sent a part of an answer.
+        """
+        stays = self.tunnels or self._half_closed or self._ending or not self._reading or self._slicing
+        if stays or self.unsent or self._reader.held or self._transport is None:
+            return None
+        if self._request is not None and self.head_sent:
+            return None
+        self.pause_reading()
+        return cast(socket.socket, self._transport.get_extra_info("socket")).dup()
 
     def tick(self, elapsed_s: float) -> None:
         self._idle_s += elapsed_s

@@ -81,10 +81,12 @@ async def collect(
 
 @asynccontextmanager
 async def arriving(
-    upstream: Upstream, target: str, headers: Sequence[Header]
+    upstream: Upstream, target: str, headers: Sequence[Header], body: bytes | None = None
 ) -> AsyncIterator[tuple[ResponseHead, AsyncIterator[bytes]]]:
-    """GET; yield the answer's head and the pieces of its body. UpstreamError if it fails."""
-    answer = _send(await upstream.connect(fresh=True), upstream, target, headers, None)
+    """GET, or POST a JSON body; yield the answer's head and the pieces of its body. UpstreamError if that
+    fails.
+    """
+    answer = _send(await upstream.connect(fresh=True), upstream, target, headers, body)
     try:
         yield await answer.begun, answer.pieces()
     finally:

@@ -58,6 +58,9 @@ class Request:
         self.complete = False
         self.trailers: list[Header] = []
         self.scheduled = False
+        self.queued_as: str | None = (
+            None  # its id in the queue, "" if it needs no slot; None: not decided yet
+        )
         self.holds_slot = False
         self.opened = False
         self._size = 0  # in bytes, of what has arrived and waits
@@ -178,6 +181,18 @@ class Request:
         if not self.complete or self._sink is not None or not 0 < self._size <= limit_bytes:
             return None
         return b"".join(self.arrived)
+
+    def encoded(self, limit_bytes: int) -> bytes | None:
+        """Return a request that has arrived whole as its client sent it; None if that is not possible, or its
+        body is longer.
+        """
+        head, body = self.head, b"" if not self.head.has_body else self.whole(limit_bytes)
+        if not self.complete or body is None or self.trailers or head.http10 or head.upgrade:
+            return None
+        if head.length is None:
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        close = [] if head.keep_alive else [(b"Connection", b"close")]
+        return head.encode(head.authority, *close, drop=(b"expect",)) + body
 
     def replace_body(self, body: bytes, outdated: Sequence[bytes]) -> None:
         """Send another body in place of one that has arrived whole, without the fields in `outdated`."""

@@ -75,7 +75,8 @@ PARENT_HEADERS = (b"x-parent-session-id", b"x-codex-parent-thread-id")
 
 USER_ID_SESSION = re.compile(r"_session_([0-9a-f-]{8,})")
 
-_KEY = os.urandom(16)
+KEY = bytearray(os.urandom(16))
+"""Of the hashes. A daemon takes over that of the one whose place it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def claims_of(head: RequestHead, conversation: Conversation) -> tuple[str, str]:
 
 
 def hashed(claim: bytes) -> str:
-    return blake2b(claim, digest_size=8, key=_KEY).hexdigest() if claim else ""
+    return blake2b(claim, digest_size=8, key=KEY).hexdigest() if claim else ""
 
 
 class _Cut(NamedTuple):
@@ -147,7 +148,7 @@ class ConversationReader:
             is_media = raw is held.images or raw is held.image_data
             listed.append(Raw(b'{"images":%b}' % raw) if is_media else raw)
         self._cuts = chain.from_iterable(map(_cuts, listed, repeat(payloads)))
-        self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=_KEY)
+        self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=KEY)
         self._part = self._model.copy()
         self._before = 0  # what stands for all parts before this one
         self._parts: list[int] = []
@@ -169,7 +170,8 @@ class ConversationReader:
                 self._part.update(piece)
                 self._length += MEDIUM_CHARACTERS if medium else len(piece)
                 self._length += left_out if at == len(data) else 0
-                self._hashes.append(hash((self._before, self._part.digest())))
+                # Of numbers only: the hashes of bytes differ from process to process.
+                self._hashes.append(hash((self._before, int.from_bytes(self._part.digest()))))
                 self._characters.append(self._length)
             if medium:
                 self.media[medium] += 1

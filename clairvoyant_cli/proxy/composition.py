@@ -95,6 +95,7 @@ class Daemon:
         self.admitted: Callbacks[Exchange] = Callbacks()
         self.base_url, self.drain_timeout_s = local_url(*own[0]), config.drain_timeout
         self.state_saver: StateSaver | None = None
+        self.replaced = False  # another daemon has taken the place of this one, or is about to
         journal = self.journal = Journal(clock, wall)
         say = journal.event
         if config.policy in RETIRED:
@@ -257,9 +258,11 @@ class Daemon:
     async def handle(self, request: Request) -> None:
         """Have a request answered: by the control API, straight by a server, or through the queue."""
         if request.head.path.startswith(CONTROL_PREFIX):
+            request.queued_as = ""
             await self.control(request)
             return
         admitted = await self.admission.admit(request)
+        request.queued_as = admitted.id if isinstance(admitted, Exchange) else ""
         if isinstance(admitted, Exchange):
             await ServedRequest(self.serving, admitted, request).serve()
         elif isinstance(admitted, PassOn):
@@ -356,6 +359,11 @@ class Daemon:
 
     def drain(self, within_s: float = float("inf")) -> None:
         """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""
+        if self.replaced:
+            self.operation.stopping = True
+            news = "this daemon is replaced and ends after its last request; repeat the signal to stop it now"
+            self.journal.event(logging.INFO, news)
+            return
         self.drain_timeout_s = min(self.drain_timeout_s, within_s)
         self.operation.draining = self.operation.stopping = True
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)

@@ -212,16 +212,19 @@ class ControlApi:
             ),
         }
         self._stopped = asyncio.Event()
+        self.hand_over: Callable[[bytes], AsyncIterator[bytes]] | None = None
         told = {f"{PREFIX}/{name}": _answer_of(name, each) for name, each in self.shared.items()}
         told |= {f"{PREFIX}/health": self._health, f"{PREFIX}/events": self._events}
         told |= {f"{PREFIX}/past": self._past_page}
         asked = {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act}
+        asked |= {f"{PREFIX}/replace": self._replace}
         self._routes = Routes(self._guard, told, asked, {f"{PREFIX}/predict": body_limit_bytes})
 
     def stop(self) -> None:
-        if not self._stopped.is_set():
-            self._stopped.set()
-            self.changed()
+        """End the event streams."""
+        self._stopped.set()
+        self._stopped = asyncio.Event()
+        self.changed()
 
     def changed(self) -> None:
         self.next_change.set()
@@ -260,12 +263,13 @@ class ControlApi:
         return Answer(self._stream(min(max(every_s, EVENT_EVERY_S), MAX_EVERY_S)), 200, EVENTS, headers)
 
     async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
-        while not self._stopped.is_set():
+        stopped = self._stopped
+        while not stopped.is_set():
             change = self.next_change
             yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
-                    await self._stopped.wait()
+                    await stopped.wait()
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await change.wait()
@@ -290,10 +294,8 @@ class ControlApi:
         action = asked.name
         if action not in COMMANDS:
             return as_json({"error": f"unknown action; there are {', '.join(COMMANDS)}"}, 404)
-        if action == Verb.BACKEND:
-            token = bearer_of(asked.head.get(b"authorization") or b"")
-            if (not_operator := self._access.operator_objection(token)) is not None:
-                return as_json({"error": not_operator}, 401)
+        if action == Verb.BACKEND and (refused := self._not_operator(asked)) is not None:
+            return refused
         try:
             arguments = msgspec.json.decode(asked.body or b"{}", type=dict[str, Any])
             return as_json(await self._actions.run(action, arguments))
@@ -302,3 +304,28 @@ class ControlApi:
             return as_json({"error": "the body is not a JSON object, or nested too deeply"}, 400)
         except RefusedError as error:
             return as_json({"error": str(error)}, error.status)
+
+    def _not_operator(self, asked: Asked) -> Answer | None:
+        """Return the refusal of an action that needs the operator's token even without keys."""
+        token = bearer_of(asked.head.get(b"authorization") or b"")
+        objection = self._access.operator_objection(token)
+        return None if objection is None else as_json({"error": objection}, 401)
+
+    async def _replace(self, asked: Asked) -> Answer:
+        """Let the daemon that asks take the place of this one (see `handover`)."""
+        if (refused := self._not_operator(asked)) is not None:
+            return refused
+        if self.hand_over is None:
+            return as_json({"error": "this daemon cannot be replaced"}, 409)
+        lines = self.hand_over(asked.body)
+        try:
+            first = await anext(lines)
+        except RefusedError as error:
+            return as_json({"error": str(error)}, error.status)
+        return Answer(_after(first, lines), content_type=EVENTS)
+
+
+async def _after(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for line in lines:
+        yield line

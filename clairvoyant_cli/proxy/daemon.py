@@ -1,31 +1,24 @@
 """Runs a daemon: finds its servers, listens, and shuts it down."""
 
 import logging
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
-import msgspec
-
-from clairvoyant_cli.addresses import Address, is_loopback, joined
+from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.http.limits import TICK_S
-from clairvoyant_cli.http.listener import ClientConnection
 from clairvoyant_cli.proxy.access.clients_file import access_of, clients_file_of
-from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.access.programs import Programs
 from clairvoyant_cli.proxy.composition import Daemon, policy_of
 from clairvoyant_cli.proxy.learning.persistence import Persistence
-from clairvoyant_cli.proxy.listening_socket import Listeners
 from clairvoyant_cli.proxy.observing.traces import traces_to
+from clairvoyant_cli.proxy.place import Place
 from clairvoyant_cli.proxy.requests.encoder import Encode
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
 from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import Tasks, repeat
-from clairvoyant_cli.state.client import RunningDaemon, state_dir
-from clairvoyant_cli.system import create_for_owner, process_start, remove
 from predictor.record import Predictor, UrgencyPredictor
 
 log = logging.getLogger("clairvoyant")
@@ -43,6 +36,7 @@ async def running_daemon(
     urgency: UrgencyPredictor | None = None,
     self_test: Callable[[Daemon], Awaitable[None]] | None = None,
     programs: Programs | None = None,
+    replace: bool = False,
 ) -> AsyncIterator[Daemon]:
     """Start a daemon, and stop it when the block ends. `status` and `top` find it if it is `announced`.
 
@@ -50,7 +44,7 @@ async def running_daemon(
     everything is ordered and measured; the event loop's timers should follow it. `encode` reads prompts for
     second predictions, which `predictor` takes as opinions. `urgency` predicts the urgency of
     requests for which no rule or client gives one. `self_test` runs as long as the daemon. `programs` tells
-    the programs of this machine apart.
+    the programs of this machine apart. With `replace`, it takes the place of the daemon at its address.
     """
     policy_of(config)  # refused before anything is started
     traces = traces_to(config.otlp_endpoint) if announced else None
@@ -58,10 +52,10 @@ async def running_daemon(
     clients_file = clients_file_of(config, exposed=exposed)
     access = access_of(config, clients_file)
     access.programs = programs
-    listeners = Listeners(config.addresses())
+    place = Place(config, access, announced=announced, replaces=replace)
     servers: list[Server] = []
     try:
-        servers = await find_servers(config, listeners.addresses)
+        servers = await find_servers(config, place.addresses)
         async with own_server(config) as own, Tasks() as tasks:
             daemon = Daemon(
                 config,
@@ -69,20 +63,17 @@ async def running_daemon(
                 access=access,
                 clients_file=clients_file,
                 servers=servers,
-                own=listeners.addresses,
+                own=place.addresses,
                 spawn=tasks.spawn,
                 clock=clock,
                 encode=encode,
                 urgency=urgency,
             )
+            await place.take(daemon)
             daemon.remember(persistence)
 
-            def took(address: Address) -> None:
-                daemon.journal.event(logging.INFO, f"listening on {joined(*address)} as well")
-                daemon.lifecycle.expect()  # what listened there may be the server, and starts elsewhere
-
-            handle, table = daemon.handle, daemon.connections
-            await listeners.accept(lambda: ClientConnection(handle, tasks.spawn, table), tasks.spawn, took)
+            table = daemon.connections
+            await place.open(daemon)
             if traces is not None:
                 daemon.keepers.functions.append(traces.keeper())
             for server in daemon.pool:
@@ -99,14 +90,13 @@ async def running_daemon(
             )
             for loop in filter(None, loops):
                 tasks.spawn(loop)
-            port = listeners.addresses[0][1]
             try:
-                with _run_file(daemon.base_url, port, access) if announced else nullcontext():
-                    yield daemon
+                place.announce()
+                yield daemon
             finally:
+                place.leave(replaced=daemon.replaced)
                 daemon.operation.stopped = True  # what ends from here on was not ended by its client
                 daemon.control.stop()
-                listeners.stop()
                 for connection in list(table.every):
                     connection.abort()
                 tasks.cancel()
@@ -115,32 +105,8 @@ async def running_daemon(
                     daemon.state_saver.save()
         servers += [server for server in daemon.pool if server not in servers]
     finally:
-        listeners.close()
+        await place.close()
         for server in servers:
             await server.close()
         if traces is not None:
             await traces.close()
-
-
-@contextmanager
-def _run_file(base_url: str, port: int, access: Access) -> Iterator[None]:
-    """Keep the file by which `status` and `top` find the daemon while the block runs, with its run token if
-    it has one. Only its owner can read it.
-    """
-    token = access.run_token if access.admin_token is None else None
-    path = state_dir() / f"daemon-{port}.json"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        remove(path)
-        with os.fdopen(create_for_owner(path), "wb") as file:
-            pid = os.getpid()
-            file.write(msgspec.json.encode(RunningDaemon(base_url, pid, token, process_start(pid))))
-    except OSError as error:  # a read-only home must not stop the service
-        if token is not None and access.clients.keys:
-            news = "cannot write %s (%s), so this daemon cannot be controlled; give --admin-token-file"
-            log.warning(news, path, error.strerror or error)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            remove(path)

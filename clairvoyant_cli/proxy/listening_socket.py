@@ -4,7 +4,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from clairvoyant_cli.addresses import Address
@@ -53,14 +53,32 @@ def listen_if_free(host: str, port: int, flag: str = "--listen") -> socket.socke
 
 
 class Listeners:
-    """The listening sockets of a daemon. Of its addresses, all but the first may still be in use."""
+    """The listening sockets of a daemon. Of its addresses, all but the first may still be in use; the first
+    may be the one of a daemon whose place this one takes (`replaces`).
+    """
 
-    def __init__(self, addresses: Sequence[Address]) -> None:
+    def __init__(self, addresses: Sequence[Address], *, replaces: bool = False) -> None:
         """Listen on the first address; ClairvoyantError if it is unavailable."""
-        (host, port), *self._more = addresses
-        self._sockets = [listen(host, port)]
+        (host, port), *more = addresses
+        first = listen_if_free(host, port) if replaces else listen(host, port)
+        self._open: dict[Address, socket.socket] = {}
         self._stopping: list[Callable[[], object]] = []
-        self.addresses = [(host, int(self._sockets[0].getsockname()[1])), *self._more]
+        self.addresses = [(host, port), *more]
+        if first is not None:
+            self.addresses[0] = host, int(first.getsockname()[1])
+            self._open[self.addresses[0]] = first
+
+    @property
+    def is_first_open(self) -> bool:
+        return self.addresses[0] in self._open
+
+    def take(self, passed: Mapping[Address, socket.socket]) -> None:
+        """Use the sockets of another daemon for our addresses."""
+        for address, listener in passed.items():
+            if address in self.addresses and address not in self._open:
+                self._open[address] = listener
+            else:
+                listener.close()
 
     async def accept(
         self, make: Callable[[], asyncio.Protocol], spawn: Spawn, late: Callable[[Address], object]
@@ -77,25 +95,37 @@ class Listeners:
                 pause_s = min(PAUSE_GROWTH * pause_s, MAX_PAUSE_S)
                 with suppress(ClairvoyantError):  # its interface may be down for a while
                     listener = listen_if_free(*address)
-            self._sockets.append(listener)
-            late(address)
+            self._open[address] = listener
+            if address != self.addresses[0]:
+                late(address)
             await begin(listener)
 
-        await begin(self._sockets[0])
-        for address in self._more:
-            if (listener := listen_if_free(*address)) is not None:
-                self._sockets.append(listener)
+        for address in self.addresses:
+            listener = self._open.get(address) or listen_if_free(*address)
+            if listener is not None:
+                self._open[address] = listener
                 await begin(listener)
             else:
                 log.info("%s:%d is in use; waiting for it to become free", *address)
-                spawn(begin_late(address))
+                self._stopping.append(spawn(begin_late(address)).cancel)
+
+    def pause(self, *, keep: bool) -> dict[Address, socket.socket]:
+        """Stop accepting until `accept` is called again; `keep` the sockets, with the clients that wait in
+        them, and return them.
+        """
+        kept = {address: each.dup() for address, each in self._open.items()} if keep else {}
+        self.stop()
+        self.close()
+        self._open = kept
+        return kept
 
     def stop(self) -> None:
         for stop in self._stopping:
             stop()
+        self._stopping.clear()
 
     def close(self) -> None:
-        for listener in self._sockets:
+        for listener in self._open.values():
             listener.close()
 
 

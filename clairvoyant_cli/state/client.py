@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,12 +97,17 @@ class ControlClient:
         async for event in self.events():
             yield decode(event)
 
-    async def events(self, every_s: float = 0.0) -> AsyncIterator[bytes]:
+    def events(self, every_s: float = 0.0) -> AsyncGenerator[bytes, None]:
         """Yield the states of `stream`, encoded, at least `every_s` seconds apart."""
+        return self._events(f"/events?every_ms={every_s * 1e3:.0f}")
+
+    def replace(self, wanted: bytes) -> AsyncGenerator[bytes, None]:
+        """Have the daemon hand over its place, and yield what it tells of that (`proxy.handover`)."""
+        return self._events("/replace", wanted)
+
+    async def _events(self, path: str, body: bytes | None = None) -> AsyncGenerator[bytes, None]:
         try:
-            target = f"{self._prefix}/events?every_ms={every_s * 1e3:.0f}"
-            asked = arriving(self._upstream, target, self._headers)
-            async with asked as (head, pieces):
+            async with arriving(self._upstream, self._prefix + path, self._headers, body) as (head, pieces):
                 rest = bytearray()
                 async for piece in pieces:
                     if len(rest) > MAX_ANSWER_BYTES:

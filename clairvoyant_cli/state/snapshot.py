@@ -249,7 +249,8 @@ class EngineState:
 class BackendState:
     """A server. `standing` says why it gets less than its slots would take, "" if it does not: draining,
     leaving (removed once it is idle), resting (it failed several times in a row), silent (a request there is
-    overdue, or was when it ended), warming (it has just come back).
+    overdue, or was when it ended), warming (it has just come back), shared (the daemon before this one still
+    uses slots of it).
     """
 
     name: str

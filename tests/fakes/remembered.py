@@ -99,6 +99,12 @@ class Kept:
     def save(self, name: str, state: bytes) -> None:
         pass
 
+    def flush(self) -> None:
+        pass
+
+    def withdrew(self, request: str) -> None:
+        pass
+
     def forgotten(self) -> bool:
         return False
 

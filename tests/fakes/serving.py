@@ -74,6 +74,7 @@ async def serving(
     persistence: Persistence | None = None,
     urgency_predictor: UrgencyPredictor | None = None,
     programs: Programs | None = None,
+    replace: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
@@ -88,6 +89,7 @@ async def serving(
             urgency=urgency_predictor,
             self_test=self_test,
             programs=programs,
+            replace=replace,
         ) as daemon:
             yield daemon
     if not faults_expected:

@@ -46,8 +46,8 @@ STORED = "stored responses"  # the name of the state that tells which server sto
 
 
 class Persistence(Protocol):
-    """A daemon's storage; `profiles.ledger.Ledger` describes what its methods do. Only `profiles`, `load` and
-    what is `since` a time wait for a disk; they are called at the start or on a thread.
+    """A daemon's storage; `profiles.ledger.Ledger` describes what its methods do. Only `profiles`, `load`,
+    `flush` and what is `since` a time wait for a disk; they are called at the start or on a thread.
     """
 
     def profiles(self, backend: str, url: str) -> Sequence[Profile]: ...
@@ -55,11 +55,13 @@ class Persistence(Protocol):
     @property
     def lost(self) -> Sequence[str]: ...
     def began(self, begun: Begun) -> None: ...
+    def withdrew(self, request: str) -> None: ...
     def finished(self, record: Finished) -> None: ...
     def compared(self, comparison: Comparison) -> None: ...
     def served_since(self, at: float) -> list[ServedRequest]: ...
     def load(self, name: str) -> bytes | None: ...
     def save(self, name: str, state: bytes) -> None: ...
+    def flush(self) -> None: ...
     def forgotten(self) -> bool: ...
     def profiles_changed(self) -> bool: ...
 
@@ -106,6 +108,7 @@ class StateSaver:
     slot_time: SlotTime
     freeze: bool
     took_over: Callable[[], None]
+    replaced: bool = False  # another daemon has loaded the states, and learns on
     _memories: dict[str, ServerMemory] = field(default_factory=dict)
     _answered: tuple[ServerMemory, str] | None = None  # the server and model of an answer learned from
     _told_tau: ToldTau = field(default_factory=ToldTau)
@@ -215,6 +218,8 @@ class StateSaver:
     def save(self) -> None:
         self._saved_ago_s = 0.0
         self.compare()
+        if self.replaced:
+            return
         if (stored := msgspec.json.encode(self.lifecycle.pool.stored)) != self._stored:
             self._stored = stored
             self.persistence.save(STORED, stored)

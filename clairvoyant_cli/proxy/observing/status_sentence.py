@@ -38,6 +38,7 @@ def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:
             _silent(state),
             _overdue(state),
             _impaired(state),
+            _shared(state),
             _failing(state),
             _fairness(state),
             _well(state),
@@ -122,6 +123,11 @@ def _impaired(state: Snapshot) -> Iterator[StatusLine]:
         needed = f"{number:,} request{'s' * (not one)} need{'s' * one} {them}{fail}"
         rest = needed if number else "other servers take what they can"
         yield StatusLine("warn", f"{away[0].name} is {how}{others}: {rest}")
+
+
+def _shared(state: Snapshot) -> Iterator[StatusLine]:
+    if shared := [server.name for server in state.backends if server.standing == "shared"]:
+        yield StatusLine("note", f"The daemon before this one still uses slots of {shared[0]}")
 
 
 def _failing(state: Snapshot) -> Iterator[StatusLine]:

@@ -155,6 +155,12 @@ class Dispatcher:
         self._told.ended(exchange)
         self._told.changed()
 
+    def withdraw(self, exchange: Exchange) -> None:
+        """Drop a waiting exchange that another daemon serves from now on. It has no record here."""
+        exchange.end = RequestEnd(Outcome.CLIENT_CANCELLED, 0, self._clock())
+        self.scheduler.cancel(exchange.id, self._clock())
+        self._forget(exchange)
+
     def cancel(self, job_id: str) -> bool:
         exchange = self.live.get(job_id)
         if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):

@@ -156,7 +156,8 @@ class ExchangeFactory:
             job_id, age_s = f"{self._boot}-{self._ids}", 0.0
         else:
             job_id, age_s = left[0].next_id, left[1]
-            news = f"{job_id}: {left[0].id} was sent again and keeps its age of {age_s:.0f} s"
+            how = "was passed on by another daemon" if left[0].moved else "was sent again"
+            news = f"{job_id}: {left[0].id} {how} and keeps its age of {age_s:.0f} s"
             self.journal.event(logging.INFO, news)
         job = Job(
             id=job_id,

@@ -5,8 +5,10 @@ the youngest: two of them swap places at each time-out, and tau never reaches th
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.scheduler.chain import Chain
@@ -22,11 +24,21 @@ class Left:
     id: str
     age_s: float
     left_s: float
+    moved: bool = False  # its client is still there: another daemon has passed it on
 
     @property
     def next_id(self) -> str:
         first, _, attempts = self.id.partition(".")
         return f"{first}.{int(attempts or 1) + 1}"
+
+
+class KeptPlace(NamedTuple):
+    """A kept place, for another daemon."""
+
+    principal: str
+    claimed: str
+    prompt_hash: int
+    left: Left
 
 
 @dataclass(slots=True)
@@ -50,14 +62,38 @@ class Resubmissions:
             return
         if not self.enabled or of.prompt_hash is None:
             return
-        key = of.claimed, of.prompt_hash
-        kept = self._left.setdefault(of.principal, OrderedDict())
+        left_now = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
+        self._keep(KeptPlace(of.principal, of.claimed, of.prompt_hash, left_now))
+
+    def _keep(self, place: KeptPlace) -> None:
+        key = place.claimed, place.prompt_hash
+        kept = self._left.setdefault(place.principal, OrderedDict())
         self._number += key not in kept
-        kept[key] = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
+        kept[key] = place.left
         kept.move_to_end(key)
         if self._number > MAX_KEPT:
             most = max(self._left, key=lambda client: len(self._left[client]))
             self._take(most, next(iter(self._left[most])))
+
+    def __bool__(self) -> bool:
+        """Whether any place is kept."""
+        return bool(self._left)
+
+    def export(self) -> list[KeptPlace]:
+        """Return all kept places, and keep them no longer."""
+        places = [
+            KeptPlace(principal, claimed, prompt_hash, left)
+            for principal, kept in self._left.items()
+            for (claimed, prompt_hash), left in kept.items()
+        ]
+        self._left.clear()
+        self._number = 0
+        return places
+
+    def take_in(self, places: Iterable[KeptPlace]) -> None:
+        """Keep the places that another daemon kept."""
+        for place in places if self.enabled else ():
+            self._keep(place)
 
     def take(
         self, client: str, claimed: str, chain: Chain, now: float, *, waiting: int

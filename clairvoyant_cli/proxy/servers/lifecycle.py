@@ -183,7 +183,7 @@ class ServerLifecycle:
         self._open_slots()
         status = server.status
         why = f" ({status.detail})" if status.detail else ""
-        rest = f", {plural(server.room, 'slot')}" if status.state == "up" else ""
+        rest = f", {plural(server.most, 'slot')}" if status.state == "up" else ""
         news = f"{server.name} is {status.state}{why}{rest}"
         # Models come and go far more often, and have a panel of their own.
         if server.is_news("state", news) and status.state != "unknown":

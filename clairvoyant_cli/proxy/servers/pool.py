@@ -208,7 +208,7 @@ class ServerPool(list[Server]):
 
     @property
     def slots(self) -> int:
-        return sum(server.room for server in self)
+        return max(1, sum(server.room for server in self))
 
     @property
     def loading(self) -> bool:

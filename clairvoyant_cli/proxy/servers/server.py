@@ -77,6 +77,8 @@ class Server:
     cut_to: tuple[int, int] = (0, 0)  # tokens of the last one, and that context
     self_test: str = ""  # how far the daemon's own test of it is
 
+    lent: int = 0  # slots that the daemon before this one still needs
+
     changed: "Callable[[Server], None]" = lambda server: None  # called when state, slots or models change
     probe_came_back: bool = False  # in the look that goes on
     up_s: float = 0.0  # when it was last seen up, or was first looked at
@@ -144,7 +146,8 @@ class Server:
     def standing(self) -> str:
         """Why it gets fewer requests than it has slots, in one word; "" if it does not."""
         rests = "silent" if self.health.hung else "resting" if self.health.rests else ""
-        return self.health.withdrawn or rests or ("warming" if self.health.slots < self.room else "")
+        fewer = "warming" if self.health.slots < self.room else "shared" if self.lent else ""
+        return self.health.withdrawn or rests or fewer
 
     @property
     def stamps(self) -> Priority | None:
@@ -161,7 +164,14 @@ class Server:
 
     @property
     def room(self) -> int:
-        """How many requests it is sent at once: more than it answers, where it orders them by itself."""
+        """How many requests it is sent at once: more than it answers, where it orders them by itself. The
+        daemon before this one may need some or all of them.
+        """
+        return max(0, self.most - self.lent)
+
+    @property
+    def most(self) -> int:
+        """Its room once no other daemon uses its slots."""
         return self.slots if self.config.slots or self.stamps is None else MAX_IN_FLIGHT
 
     @property
@@ -179,7 +189,7 @@ class Server:
     def announce(self) -> None:
         status = self.status
         has = status.models, status.offered
-        if self.is_news("", (self.adapter.name, status.state, self.room, self.at_once, status.heeding, *has)):
+        if self.is_news("", (self.adapter.name, status.state, self.most, self.at_once, status.heeding, *has)):
             self.changed(self)
 
     def is_news(self, about: str, news: object) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,25 @@ from clairvoyant_cli.config import (
 from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.files import read_file
 from clairvoyant_cli.proxy.servers.own_server import program_of
-from clairvoyant_cli.service.units import STOP_S, Action, Unit, launchd_agent, scheduled_task, systemd_unit
+from clairvoyant_cli.service.units import (
+    SERVE,
+    STOP_S,
+    Action,
+    Unit,
+    launchd_agent,
+    scheduled_task,
+    systemd_unit,
+)
 from clairvoyant_cli.state.client import RunningDaemon, running_daemons, state_dir
-from clairvoyant_cli.system import account, ask_to_end, command_line, service_manager
+from clairvoyant_cli.system import (
+    account,
+    ask_to_end,
+    background,
+    command_line,
+    create_for_owner,
+    remove,
+    service_manager,
+)
 
 LOG_LINES = 100
 COMES_UP_S = 30.0  # a slow disk reads onnxruntime for seconds
@@ -109,6 +125,66 @@ def start() -> None:
 def stop() -> None:
     """Stop the service after its running requests."""
     run_actions(_installed().stop)
+
+
+@command.command()
+def restart() -> None:
+    """Restart the service, for example after an upgrade. No request is lost.
+
+    A temporary `serve --replace` takes the place of the service, which then ends after its last answer, is
+    started again, and takes the place of the temporary one.
+    """
+    _refuse_in_takeover()
+    unit = _installed()
+    daemon = next((each for each in running_daemons() if _is_service(unit, each.pid)), None)
+    if daemon is None:
+        raise ClairvoyantError(
+            "the service does not run as it is installed; run: clairvoyant service install"
+        )
+    service = psutil.Process(daemon.pid)
+    path = state_dir() / "restart.log"
+    remove(path)
+    with os.fdopen(create_for_owner(path), "wb") as log:
+        bridge = subprocess.Popen(
+            [*service.cmdline(), "--replace"],  # again: `service end` must not take it for the service
+            env=service.environ(),
+            cwd=service.cwd(),
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+            **background(),
+        )
+    if not _is_replaced(daemon, lambda pid: pid == bridge.pid or bridge.poll() is not None):
+        bridge.kill()
+    if bridge.poll() is not None:
+        why = path.read_text(errors="replace").strip().rpartition("\n")[2]
+        raise ClairvoyantError(f"the service goes on as it is; a new daemon does not start: {why}")
+    say(f"Process {daemon.pid} ends after its last answers; process {bridge.pid} serves meanwhile.")
+    service.wait()
+    run_actions(unit.start)
+    if not _is_replaced(daemon, lambda pid: pid not in (0, bridge.pid, daemon.pid)):
+        why = f"process {bridge.pid} serves meanwhile; see: clairvoyant service logs"
+        raise ClairvoyantError(f"the service does not start again; {why}")
+    say("Restarted.")
+
+
+def _is_service(unit: Unit, pid: int) -> bool:
+    """Whether a process is the daemon of the installed service."""
+    with suppress(psutil.Error, ValueError):
+        words = psutil.Process(pid).cmdline()
+        flags = words[words.index(SERVE[0]) + len(SERVE) :]
+        kept = flags[: -2 if unit.log_file is not None else None]
+        return unit_of(kept).text == written_text(unit)
+    return False
+
+
+def _is_replaced(daemon: RunningDaemon, is_new: Callable[[int], bool]) -> bool:
+    """Wait until another process listens at the address of a daemon; False if none does in time."""
+    for _ in range(round(COMES_UP_S / LOOK_EVERY_S)):
+        there = daemon_at(daemon.url)
+        if is_new(0 if there is None else there.pid):
+            return True
+        time.sleep(LOOK_EVERY_S)
+    return False
 
 
 @command.command()
@@ -290,7 +366,7 @@ def _parsed(flags: Sequence[str]) -> dict[str, Any]:
         raise InputError(f"invalid flags for clairvoyant serve: {error.message}") from None
     except click.exceptions.Exit:
         raise InputError("with these flags clairvoyant serve would exit at once") from None
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None and name != "replace"}
 
 
 def show_actions(actions: Sequence[Action]) -> None:

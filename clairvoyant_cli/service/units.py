@@ -12,6 +12,7 @@ from clairvoyant_cli.system import for_shell
 NAME = "clairvoyant"
 LABEL = "io.github.clairvoyant"
 
+SERVE = ("serve", "--replace")  # a daemon that `service restart` has started serves meanwhile
 STOP_S = 600  # seconds that a stopping service may take to finish running requests
 
 
@@ -58,7 +59,7 @@ Description=Clairvoyant, a proxy that sends the shortest predicted LLM answer fi
 After=network.target
 
 [Service]
-{environment}ExecStart={" ".join(map(_systemd_word, (*program, "serve", *flags)))}
+{environment}ExecStart={" ".join(map(_systemd_word, (*program, *SERVE, *flags)))}
 ExecReload=kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
@@ -97,7 +98,7 @@ def launchd_agent(
     text = plistlib.dumps(
         {
             "Label": LABEL,
-            "ProgramArguments": [*program, "serve", *flags, "--log-file", str(log_file)],
+            "ProgramArguments": [*program, *SERVE, *flags, "--log-file", str(log_file)],
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": STOP_S,
@@ -143,7 +144,7 @@ def scheduled_task(
     """
     silent, console = programs
     path, log_file = state / f"{NAME}-task.xml", state / "Logs" / f"{NAME}.log"
-    words = (*silent[1:], "serve", *flags, "--log-file", str(log_file))
+    words = (*silent[1:], *SERVE, *flags, "--log-file", str(log_file))
     text = f"""<?xml version="1.0" encoding="UTF-16"?>
 <Task version="1.2" xmlns="http://schemas.microsoft.com/windows/2004/02/mit/task">
   <RegistrationInfo>

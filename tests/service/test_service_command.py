@@ -4,7 +4,9 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 
@@ -39,7 +41,7 @@ def unit_file(tmp_path: Path) -> Path:
 def test_dry_run_changes_nothing(system: FakeCommands, tmp_path: Path) -> None:
     done = run("install", "--dry-run", "--", "--backend", "ollama")
     assert done.exit_code == 0, done.output
-    assert "serve --backend ollama" in done.output
+    assert "serve --replace --backend ollama" in done.output
     assert "$ systemctl --user enable clairvoyant.service" in done.output
     assert not unit_file(tmp_path).exists()
     assert not system.calls
@@ -95,7 +97,7 @@ def test_a_service_means_what_was_typed_here(
         "install", "--dry-run", "--", "--config", "config.toml", "--urgency", "mine", "--start", command
     )
     (line,) = [each for each in done.output.splitlines() if each.startswith("ExecStart=")]
-    words = shlex.split(line)[2:]
+    words = shlex.split(line)[3:]
     assert words[:2] == ["--config", str(folder / "config.toml")]
     assert words[2:7] == ["--db", str(folder / "mine.db"), "--listen", "127.0.0.1:7719", "--no-self-test"]
     assert words[7:] == ["--urgency", str(folder / "mine"), "--start", f"X=1 'PWD={folder}' sh -c 'exec x'"]
@@ -255,3 +257,18 @@ def test_the_service_stays_while_it_is_in_a_servers_place(
         assert isinstance(error, ClairvoyantError)
         assert "first run: clairvoyant takeover --undo" in str(error)
     assert unit_file(tmp_path).exists()
+
+
+@pytest.mark.parametrize("manager", ["system", "windows"])
+def test_restart_finds_the_daemon_that_runs_as_installed(
+    manager: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request.getfixturevalue(manager)
+    run("install", "--yes", "--", "--backend", "ollama")
+    unit = service.unit_of(())
+    log = () if unit.log_file is None else ("--log-file", str(unit.log_file))
+    words = ["python", "clairvoyant", "serve", "--replace", "--backend", "ollama", *log]
+    for ran, found in ((words, True), ([*words, "--replace"], False), (["python"], False)):
+        monkeypatch.setattr(psutil, "Process", lambda pid, ran=ran: SimpleNamespace(cmdline=lambda: ran))
+        assert service._is_service(unit, 1) is found
+    assert "run: clairvoyant service install" in str(run("restart").exception)

@@ -18,7 +18,7 @@ PROGRAM = ("/opt/clairvoyant/bin/clairvoyant",)
 def test_systemd_unit() -> None:
     unit = systemd_unit(PROGRAM, ("--backend", "ollama"), Path("/home/a/.config"))
     assert unit.path == Path("/home/a/.config/systemd/user/clairvoyant.service")
-    assert "ExecStart=/opt/clairvoyant/bin/clairvoyant serve --backend ollama\n" in unit.text
+    assert "ExecStart=/opt/clairvoyant/bin/clairvoyant serve --replace --backend ollama\n" in unit.text
     assert [str(action) for action in unit.install] == [
         "systemctl --user daemon-reload",
         "systemctl --user enable clairvoyant.service",
@@ -31,7 +31,7 @@ def test_launchd_agent() -> None:
     agent = plistlib.loads(unit.text.encode())
     assert unit.path == Path(f"/Users/a/Library/LaunchAgents/{LABEL}.plist")
     assert agent["ProgramArguments"] == [
-        *(PROGRAM[0], "serve", "--backend", "ollama"),
+        *(PROGRAM[0], "serve", "--replace", "--backend", "ollama"),
         *("--log-file", "/Users/a/Library/Logs/clairvoyant/clairvoyant.log"),
     ]
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
@@ -45,7 +45,7 @@ def test_systemd_quoting_round_trip(flag: str) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
     assert "/new\\nline" in systemd_unit(PROGRAM, ("/new\nline",), Path("/c")).text
     written = line.removeprefix("ExecStart=").replace("%%", "%").replace("$$", "$")
-    assert shlex.split(written) == [*PROGRAM, "serve", flag]
+    assert shlex.split(written) == [*PROGRAM, "serve", "--replace", flag]
 
 
 SID = "S-1-5-21-1-2-3-1001"
@@ -91,14 +91,16 @@ def test_task_paths_are_escaped() -> None:
     root = parsed(task())
     assert root.findtext("Actions/Exec/Command") == PYTHONW[0]
     log = str(STATE / "Logs" / "clairvoyant.log")
-    assert root.findtext("Actions/Exec/Arguments") == f'-P -m clairvoyant_cli serve --log-file "{log}"'
+    assert (
+        root.findtext("Actions/Exec/Arguments") == f'-P -m clairvoyant_cli serve --replace --log-file "{log}"'
+    )
 
 
 @given(st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20))
 def test_task_quoting_round_trip(flag: str) -> None:
     arguments = parsed(task(flag)).findtext("Actions/Exec/Arguments")
     assert arguments is not None
-    assert f" serve {list2cmdline([flag])} --log-file " in arguments
+    assert f" serve --replace {list2cmdline([flag])} --log-file " in arguments
 
 
 def test_a_stopped_task_stays_stopped() -> None:

@@ -12,6 +12,7 @@ import psutil
 
 from clairvoyant_cli.addresses import BACKEND_NAMES, MOVABLE, is_loopback
 from clairvoyant_cli.backends.adapter import Found, Turn
+from clairvoyant_cli.backends.adapters import OTHER
 from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.priority import UNKNOWN, Heeding
 from clairvoyant_cli.backends.prober import Prober, engine_load
@@ -99,6 +100,9 @@ def check_server(server: CheckedServer) -> Iterator[Finding]:
     source = "configured" if wanted else "reported by the server" if found.slots else "assumed"
     name = f"{found.adapter.name} {found.version}".strip()
     yield ok("backend", f"{name} at {found.url}, slots: {slots} ({source})")
+    if not wanted and not found.slots and found.adapter is OTHER:
+        text = "how many answers it gives at once is unknown, so it gets one request at a time"
+        yield note("slots", text, "clairvoyant calibrate    # measures it, while nobody else uses the server")
     if wanted and found.slots and wanted != found.slots and server.heeding.priority is None:
         inside = "requests queue inside the server, in arrival order"
         loss = "slots stay empty" if wanted < found.slots else inside

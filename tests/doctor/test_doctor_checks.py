@@ -102,6 +102,14 @@ def test_what_a_server_cannot_do_is_a_note_and_its_models_are_not_asked_for_wher
     assert "--interrupt_requests False" in limits.text
 
 
+def test_unknown_slots_of_an_unknown_server_can_be_measured() -> None:
+    other = CheckedServer(Found(adapter_of("other"), "http://127.0.0.1:9000"), ("m",))
+    (found,) = (each for each in check_server(other) if each.topic == "slots")
+    assert "calibrate" in found.fix
+    given = check_server(replace(other, settings=BackendConfig(slots=4)))
+    assert "slots" not in {each.topic for each in given}
+
+
 @pytest.mark.parametrize(
     ("told", "slots", "said"),
     [(4, None, ""), (2, 4, "queue inside"), (4, 2, "stay empty"), (4, 4, ""), (None, 3, "")],

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import groupby
 
 from clairvoyant_cli.addresses import check_backend, is_loopback
 from clairvoyant_cli.backends.adapter import Adapter, Found
@@ -65,10 +66,12 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
         raise ClairvoyantError(
             f"{url} is a clairvoyant already; give the URL of the LLM server itself with --backend"
         )
-    for adapter in (*ADAPTERS, OTHER):
-        found = await adapter.identify(ask, url, prefix)
+    for _, turn in groupby((*ADAPTERS, OTHER), lambda adapter: (adapter.TURN, adapter is OTHER)):
+        # At once: a server may leave each question unanswered until it times out.
+        answers = await asyncio.gather(*(adapter.identify(ask, url, prefix) for adapter in turn))
+        found = next(filter(None, answers), None)
         if found is not None:
-            return _taken_for(adapter, found)
+            return _taken_for(found.adapter, found)
     return None
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -47,14 +48,16 @@ class AskingOnce:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self.answers: dict[str, ProbeAnswer] = {}
+        self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def __call__(
         self, path: str, timeout_s: float = PROBE_TIMEOUT_S, body: dict[str, Any] | None = None
     ) -> ProbeAnswer:
         if body is not None:
             return await self._ask(path, timeout_s, body)
-        if path not in self.answers:
-            self.answers[path] = await self._ask(path, timeout_s)
+        async with self._asking[path]:
+            if path not in self.answers:
+                self.answers[path] = await self._ask(path, timeout_s)
         return self.answers[path]
 
     async def answered(self, path: str, *_: object, **__: object) -> ProbeAnswer:

@@ -237,6 +237,28 @@ async def test_who_never_answers_is_given_up_soon(monkeypatch: pytest.MonkeyPatc
     assert asked == ["/_clairvoyant/health", "/v1/models"]
 
 
+async def test_questions_of_a_turn_are_asked_at_once_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    in_flight = most = 0
+
+    async def slow(
+        self: Prober, upstream: object, prefix: str, path: str, *rest: Any, **options: Any
+    ) -> ProbeAnswer:
+        nonlocal in_flight, most
+        asked.append(path)
+        in_flight += 1
+        most = max(most, in_flight)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        in_flight -= 1
+        return ProbeAnswer(404 if path.startswith("/_clairvoyant") else 0, why="no answer in time")
+
+    monkeypatch.setattr(Prober, "_ask", slow)
+    assert await identify(Prober(), "http://127.0.0.1:9") is None
+    assert most > 1
+    assert len(asked) == len(set(asked))
+
+
 def body_of(adapter: Adapter, refusal: Refusal, family: Family) -> bytes:
     return adapter.render(refusal, Route(family, Work.PASS, Shape.OPAQUE))[1]
 

@@ -161,7 +161,8 @@ class Standings(Sequence[Standing]):
             return Cause.HELD if job.held else Cause.SESSION
         scheduler, takers = self._scheduler, self._starts.takers(job)
         if not takers or scheduler.clients.is_limited(job.client):
-            return Cause.LIMIT if takers else Cause.DOWN
+            lent = any(server.lent for server in scheduler.fleet.servers.values())
+            return Cause.LIMIT if takers else self._policy.cause if lent else Cause.DOWN
         if job.rank == FIRST:
             return Cause.PROMOTED
         if self._by_guard is not None and (job is self._by_guard or (late_s or 0.0) > 0.0):

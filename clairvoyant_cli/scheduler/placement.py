@@ -47,6 +47,7 @@ class ServerSlots:
     weight: float = 1.0  # its share among equally good servers
     running: dict[str, Job] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
+    lent: int = 0  # slots beside `slots` that another daemon still uses
     model_slots: int = 0  # slots that jobs of one affinity may have; 0: all
 
     def has_room(self, job: Job) -> bool:

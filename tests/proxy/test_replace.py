@@ -94,6 +94,9 @@ async def test_nothing_is_lost_and_the_server_never_works_on_more_than_its_slots
             await until(new, lambda _: len(new.connections.every) == 2)  # both were passed on
             (server,) = new.pool
             assert (server.room, server.standing) == (0, "shared")
+            state = new.snapshot()
+            assert (state.backends[0].slots, state.backends[0].busy, state.queue[0].cause) == (1, 1, "size")
+            assert state.verdict.text == f"The daemon before this one still uses slots of {server.name}"
             assert before.engine.counts.started == 1
             before.engine.thaw()
             assert (await before.holder.response(b"POST")).whole

@@ -11,12 +11,13 @@ from clairvoyant_cli.protocols.routes import ROUTES, Family, Route
 
 
 class ImitatesOllama(Adapter):
-    """Loads models on demand and lists those loaded as Ollama does. An answer is continued by OpenAI's API
-    alone: these servers ignore `_debug_render_only`, and would generate.
+    """Loads models on demand and lists those loaded as Ollama does. No answer is preempted: a proof on one of
+    its APIs says nothing of the other, and it generates when it is asked to render a prompt alone.
     """
 
     SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC, Family.OLLAMA))
     TURN = Turn.IMITATOR
+    CONTINUES = ()
     REPORTS_LOADING = False
     SWAPS_MODELS = True
     KNOWN_BY_PORT = False

@@ -146,7 +146,7 @@ class SelfTest:
         if not (server.adapter.SWAPS_MODELS or server.adapter.ANSWERS_ANY_MODEL):
             model, at_s = self._answered.get(server.id, ("", -inf))
             names = [model] if model and self._now() - at_s < LOADED_FOR_S else []
-        return [name for name in names if not server.runs_elsewhere(name)]
+        return [name for name in names if server.adapter.CONTINUES and not server.runs_elsewhere(name)]
 
     async def _test_of(self, server: Server, model: str) -> Trying:
         digest = next((each.digest for each in server.status.models if each.name == model), "")

@@ -23,6 +23,7 @@ class KoboldCpp(Adapter):
     LIMITS = "an unstreamed answer goes on when its client has left, and keeps the slot until it ends"
     SPEAKS = frozenset((Family.OPENAI, Family.OLLAMA))
     TURN = Turn.IMITATOR
+    CONTINUES = ()  # a proof on OpenAI's API says nothing of its other ones
     TELLS_SLOTS = True
     REPORTS_SLOTS = True
     # Its own route to stop an answer stops whichever runs, unless the request brought a key of its own.
@@ -30,8 +31,7 @@ class KoboldCpp(Adapter):
     ANSWERS_ANY_MODEL = True
     KNOWN_BY_PORT = False
     routes = ROUTES | {
-        path: Route(Family.OPENAI, Work.GENERATE, Shape.LLAMACPP_COMPLETION, name=path)
-        for path in OWN_GENERATE
+        path: Route(Family.OPENAI, Work.OPAQUE, Shape.OPAQUE, name=path) for path in OWN_GENERATE
     }
     health_path = VERSION
 

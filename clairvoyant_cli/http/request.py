@@ -243,7 +243,8 @@ class Request:
             left -= min(len(piece), TURN_BYTES)
         if self._flow:
             return
-        self._charge()
+        if self._charged:
+            self._charge()
         if self.complete:
             sink.body_end(self.trailers)
         elif not self._flow_stopped:
@@ -255,7 +256,8 @@ class Request:
 
     def sent(self) -> None:
         self._clear()
-        self._charge()
+        if self._charged:
+            self._charge()
 
     def _append(self, data: bytes) -> None:
         self._size += len(data)
@@ -305,7 +307,8 @@ class Request:
             self._sink.body(data)
         elif not self._discarded:
             self._append(data)
-            self._charge()
+            if self._size > SHORT_BYTES:
+                self._charge()
             if self._size > self._limit:
                 self.connection.pause_reading()
                 self._news.set()

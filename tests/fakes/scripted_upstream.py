@@ -89,10 +89,15 @@ class ScriptedUpstream:
         if self.raw and not await self._looks_like_probe(conversation):
             return
         request = await read_message(conversation.reader)
-        while request.line.startswith(b"GET ") and (request.value("user-agent") or b"").startswith(OWN):
+        while self._is_own(request):
             conversation.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             request = await read_message(conversation.reader)
         conversation.first = request
+
+    def _is_own(self, request: Message) -> bool:
+        """Whether it is a question that the script does not answer; that for metrics it does."""
+        asks = request.line.startswith(b"GET ") and not request.target.endswith(b"/metrics")
+        return asks and (request.value("user-agent") or b"").startswith(OWN)
 
     async def _looks_like_probe(self, conversation: Conversation) -> bool:
         # A script that wants the request's own bytes must find them unread.

@@ -9,6 +9,7 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import Disconnected
 
 REST_S = 60.0  # least time between two bells
+OVER_S = 300.0  # an alert that comes back within this time is the same one
 TAU_IN_A_ROW = 3  # firings within a minute that ring
 _MAX_CHARS = 100
 
@@ -21,14 +22,15 @@ class Alerts:
     def __init__(self, *, bell: bool) -> None:
         self._bell = bell
         self._title = ""
-        self._known: dict[str, str] | None = None
+        self._known: dict[str, float] | None = None  # what was wrong, and when it last was
         self._rang_at = -REST_S
 
     def take(self, news: Snapshot | Disconnected, now: float) -> str:
         """Return what to send for a state or a lost daemon, "" for nothing new."""
-        wrong = _wrong(news)
-        fresh = [text for key, text in wrong.items() if self._known is not None and key not in self._known]
-        self._known = wrong
+        wrong, is_first = _wrong(news), self._known is None
+        known = {key: at for key, at in (self._known or {}).items() if now < at + OVER_S}
+        fresh = [text for key, text in wrong.items() if key not in known and not is_first]
+        self._known = known | dict.fromkeys(wrong, now)
         sent = ""
         title = printable(_title(news))[:_MAX_CHARS] + " - clairvoyant top"
         if title != self._title:

@@ -49,7 +49,9 @@ RECORDS = (
         "programs", "8", "below", programs.body, programs.facts, programs.rows, more=11, none=_NO_PROGRAM
     ),
     PanelRecord("log", "9", "below", log.log, usual=99, least=3),
-    PanelRecord("graph", "0", "picture", graph.graph, graph.facts, depends=graph.of),
+    PanelRecord(
+        "graph", "0", "picture", graph.graph, lambda view: Line(" last 10 min ", "soft"), depends=graph.of
+    ),
     PanelRecord(
         "sessions", "a", "requests", sessions.SESSIONS, sessions.facts, sessions.rows, none=_NO_SESSION
     ),

@@ -12,7 +12,7 @@ from tui.styled_text import Line, Tone, cells
 
 NOTHING = "–"
 _UNNOTICED_S, _UNNOTICED = 0.05, 0.005  # differences between two waits, and their share
-_ENOUGH = 20  # answers for a percentage
+ENOUGH = 20  # answers for a percentage
 _FORMAT = re.compile(r"[-.]gguf(?=:|$)", re.IGNORECASE)
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 _WORDS = re.compile(r"(?<=[-_.:/])|(?<=\D)(?=\d)")
@@ -113,7 +113,7 @@ def change(value: float, reference: float, of: int) -> str:
     """How much a wait is off another: −40% +12% ×12; ±0% if nobody notices the difference, nothing if they
     are `of` too few answers.
     """
-    if not reference or of < _ENOUGH:
+    if not reference or of < ENOUGH:
         return ""
     ratio = value / reference
     if gained(value, reference) == "soft":

@@ -69,9 +69,7 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
         return boxes | _stack(body, rows | {preset[-1]: body.height - sum(rows.values())})
     if width >= 168 and height >= 46:
         return boxes | _large(body, wish)
-    if width >= 108 and height >= 34:
-        return boxes | _middle(body, wish)
-    return boxes | _small(body, wish)
+    return boxes | (_small if has_deck(width, height) else _middle)(body, wish)
 
 
 def has_deck(width: int, height: int) -> bool:

@@ -102,8 +102,8 @@ class Standings(Sequence[Standing]):
         """Order the jobs by their starts, as far as this number of the first."""
         if self._known < min(number, len(self)):
             starts = {job: wait.mid_s for job, wait in self._starts.first(number).items()}
-            if self.jobs[0] in starts:
-                starts[self.jobs[0]] = 0.0  # the scheduler has chosen it
+            if self.jobs[0] in starts and len(self._scheduler.fleet.servers) == 1:
+                starts[self.jobs[0]] = 0.0  # the scheduler has chosen it; another server may be free sooner
             in_s = [starts.get(job, inf) for job in self.jobs]
             self._by_start, self._known = sorted(range(len(in_s)), key=in_s.__getitem__), number
         if len(self._place_fcfs) < len(self):

@@ -99,6 +99,25 @@ def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(
     assert found_s == day_s
 
 
+def test_yesterday_is_there_after_midnight_and_the_last_hour_goes_on() -> None:
+    now = [midnight_before(time.time()) + HOUR_S]
+    gain = Gain(lambda: now[0])
+    now[0] -= 1.5 * HOUR_S  # half an hour before midnight
+    gain.enter(LengthClass.SHORT, Waits(now[0], 1.0, 2.0))
+    assert gain.state().answers_today == 1
+    now[0] += 0.75 * HOUR_S
+    gain.expire()
+    gain.enter(LengthClass.SHORT, Waits(now[0], 1.0, -1.0))
+    gain.enter(LengthClass.SHORT, Waits(now[0] - 0.5 * HOUR_S, 1.0, 4.0))  # of before a restart
+    state = gain.state()
+    assert (state.answers_today, state.saved_today_s) == (1, -1.0)
+    assert (state.answers_yesterday, state.saved_yesterday_s) == (2, 6.0)
+    assert gain.by_class[0][0].wait.n == 3
+    now[0] += 48 * HOUR_S
+    gain.expire()
+    assert gain.state().answers_yesterday == 0
+
+
 def test_answers_that_are_not_compared_yet_count_as_estimated() -> None:
     """They are in the state as long as they are estimated, and in no sum that stays."""
     at = midnight_before(time.time()) + HOUR_S

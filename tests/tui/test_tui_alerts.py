@@ -9,7 +9,7 @@ from clairvoyant_cli.state.snapshot import LevelState, Snapshot, UrgencyState
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, settled
 from tests.tui.scene import judged
-from tui.alerts import REST_S, Alerts, title_kept
+from tui.alerts import OVER_S, REST_S, Alerts, title_kept
 from tui.app import Top
 
 
@@ -46,9 +46,9 @@ def test_a_server_that_goes_down_is_told_once_in_the_title_and_by_the_bell(bell:
     assert sent.endswith("\x1b]9;local is down\x07\x07") is bell
     assert alerts.take(down(calm()), 2.0) == ""
     assert not rings(alerts.take(calm(), 3.0))
-    assert not rings(alerts.take(down(calm()), 4.0)), "a minute has not passed"
-    alerts.take(calm(), 5.0)
-    assert rings(alerts.take(down(calm()), 1.0 + REST_S)) is bell
+    assert not rings(alerts.take(down(calm()), 1.0 + REST_S)), "it is the same incident"
+    alerts.take(calm(), 2.0 + REST_S)
+    assert rings(alerts.take(down(calm()), 1.0 + REST_S + OVER_S)) is bell
 
 
 def test_a_level_that_waits_too_long_rings_once_however_its_wait_grows() -> None:

@@ -69,6 +69,9 @@ def test_a_cut_answer_has_a_bar_for_each_part() -> None:
     assert (first.begun_at, first.ended_at, first.cut) == (began_at - 30.0, began_at - 20.0, True)
     assert (rest.begun_at, rest.ended_at, rest.cut) == (began_at, state.taken_at, False)
     assert (forecast.ended_at, forecast.known) == (state.taken_at + 5.0, False)
+    waiting = replace(scene("busy").snapshot(1005.0).queue[0], parts=parts[:1], cuts=1)
+    bars = timeline.as_served(seen(replace(state, queue=(waiting,), running=(), to_come=())))
+    assert [(bar.begun_at, bar.cut) for bar in bars["local", 1]] == [(began_at - 30.0, True)]
 
 
 def test_a_bar_begins_and_ends_in_the_cells_of_its_times() -> None:
@@ -81,6 +84,8 @@ def test_a_bar_begins_and_ends_in_the_cells_of_its_times() -> None:
     ]
     assert drawn(bars) == "█ ▐τ██░░▒░"
     assert drawn([Bar(1.0, 3.0, "long", 1.0, cut=True)]) == " ▐╎   │   "
+    newcomers = [Bar(0.0, 7.0, "long"), Bar(9.0, 12.0, "short", 1.0, known=False)]
+    assert drawn(newcomers) == "███████··▒", "before what waits, others are expected"
 
 
 @pytest.mark.parametrize(("height", "lines"), [(5, 5), (9, 9), (30, 17)])

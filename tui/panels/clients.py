@@ -17,10 +17,8 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
 
 def page(view: ViewState, width: int, height: int) -> list[Line]:
     """Who has the slots, the clients with their limits, and the last 24 hours."""
-    if not view.state.programs.listed:
-        return body(view, width, height)
-    day = programs.last_day(view, width, _DAY_ROWS)
-    return [*programs.PROGRAMS.lines(view, width), Line(), *body(view, width, height), Line(), *day]
+    listed = [*programs.body(view, width, 0), Line(), *body(view, width, height), Line()]
+    return [*listed, *programs.last_day(view, width, _DAY_ROWS)]
 
 
 def _tone(has: int, may: int | None, otherwise: Tone = "ink") -> Tone:

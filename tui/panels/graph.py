@@ -18,10 +18,6 @@ def of(view: ViewState) -> object:
     return next(reversed(view.history.samples), None), view.state.taken_at // 1.0, view.state.tau.tau_s
 
 
-def facts(view: ViewState) -> Line:
-    return Line(" last 10 min ", "soft")
-
-
 def graph(view: ViewState, width: int, height: int) -> list[Line]:
     """The queue over the tokens, or, if the panel is low, over a line of them; then tau."""
     cells = max(1, width - AXIS)

@@ -5,7 +5,7 @@ last message or the keys that do something now.
 from operator import itemgetter
 
 from clairvoyant_cli.state.snapshot import Snapshot
-from tui.formatting import change, class_letter, class_tone, clock, count, duration, gained, share
+from tui.formatting import ENOUGH, change, class_letter, class_tone, clock, count, duration, gained, share
 from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
 from tui.view_state import ViewState
@@ -159,6 +159,11 @@ def worth(view: ViewState, width: int) -> Line:
         piece.add(", by arrival ", "faint").add(duration(fcfs_s), "strong")
         piece.add(f" {change(wait_s, fcfs_s, number)}".rstrip(), tone).add(f" ({count(number)})", "faint")
         pieces.append(piece)
+    if gain.answers_yesterday and gain.answers_today < ENOUGH:
+        saved, less = duration(abs(gain.saved_yesterday_s)), "less" if gain.saved_yesterday_s >= 0 else "more"
+        pieces.append(
+            Line(f"{saved} {less} yesterday ", "soft").add(f"({count(gain.answers_yesterday)})", "faint")
+        )
     if not pieces:
         none = "No answer yet to compare with order of arrival."
         return Line(f" {none}" if view.snapshot else "", "faint")

@@ -47,8 +47,7 @@ def _listed(view: ViewState) -> list[ProgramState]:
 def _fill(name: str, view: ViewState) -> tuple[str, Tone]:
     """What stands for a program in the graph and in its bar."""
     names = [each.name for each in view.state.programs.listed]
-    at = names.index(name) if name in names else len(_FILLS)
-    return _FILLS[at] if at < len(_FILLS) else _OTHERS
+    return dict(zip(names, _FILLS, strict=False)).get(name, _OTHERS)
 
 
 def _name(row: ProgramState, view: ViewState, width: int) -> Line:

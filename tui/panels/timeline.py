@@ -6,7 +6,7 @@ from itertools import islice
 from math import ceil
 from statistics import fmean
 
-from clairvoyant_cli.state.snapshot import AnswerPart, FinishedRequest, RunningRequest, Snapshot
+from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 from tui.formatting import class_tone, duration, short_names
 from tui.styled_text import Line, Tone, cell, gathered
 from tui.view_state import ViewState
@@ -70,7 +70,8 @@ def as_served(view: ViewState, since: float = 0.0) -> dict[Slot, list[Bar]]:
     """Return the requests that ended since then and those that run, and what is to come."""
     state, bars = view.state, dict[Slot, list[Bar]]()
     ended = (row for row in view.history.finished.values() if row.finished_at >= since)
-    rows: tuple[FinishedRequest | RunningRequest, ...] = (*ended, *state.running)
+    preempted = (row for row in state.queue if row.parts)
+    rows: tuple[FinishedRequest | RunningRequest | QueuedRequest, ...] = (*ended, *state.running, *preempted)
     for row in rows:
         for slot, bar in _parts(row, state.taken_at):
             bars.setdefault(slot, []).append(bar)
@@ -83,20 +84,19 @@ def as_served(view: ViewState, since: float = 0.0) -> dict[Slot, list[Bar]]:
     return bars
 
 
-def _parts(row: FinishedRequest | RunningRequest, now: float) -> Iterator[tuple[Slot, Bar]]:
-    tone = class_tone(row.predicted.length_class)
-    parts: tuple[AnswerPart, ...] = row.parts
+def _parts(row: FinishedRequest | RunningRequest | QueuedRequest, now: float) -> Iterator[tuple[Slot, Bar]]:
+    tone, parts = class_tone(row.predicted.length_class), row.parts
+    for part in parts if isinstance(row, QueuedRequest) else parts[:-1]:
+        yield (part.backend, part.slot or 0), Bar(part.began_at, part.ended_at or now, tone, None, cut=True)
+    if isinstance(row, QueuedRequest) or row.slot is None:
+        return
     if isinstance(row, FinishedRequest):
         ended_at, begun_at = row.finished_at, row.finished_at - row.sojourn_s + row.waited_s
     else:
         ended_at, begun_at = now, now - row.elapsed_s
-    by_tau, waited_s = row.dispatched_by == "tau", row.waited_s
-    for part in parts[:-1] if parts else ():
-        bar = Bar(part.began_at, part.ended_at or ended_at, tone, None, cut=True)
-        yield (part.backend, part.slot or 0), bar
-    if row.slot is not None:
-        begun_at = parts[-1].began_at if parts else begun_at
-        yield (row.backend, row.slot), Bar(begun_at, ended_at, tone, waited_s, by_tau=by_tau)
+    begun_at = parts[-1].began_at if parts else begun_at
+    bar = Bar(begun_at, ended_at, tone, row.waited_s, by_tau=row.dispatched_by == "tau")
+    yield (row.backend, row.slot), bar
 
 
 def as_arrived(view: ViewState, since: float = 0.0) -> dict[Slot, list[Bar]]:
@@ -124,7 +124,11 @@ def strip(
     """Draw the bars of a slot; `now` is the cell of the present."""
     drawn: list[tuple[str, Tone]] = [(" ", "track")] * width
     drawn[now] = "│", "track"
-    for bar in sorted(bars, key=lambda each: each.begun_at):
+    ordered = sorted(bars, key=lambda each: each.begun_at)
+    last = max((bar.begun_at for bar in ordered if not bar.known), default=left_at)
+    for x in range(now + 1, min(width, int((last - left_at) / step_s))):
+        drawn[x] = "·", "track"  # requests that are expected to arrive
+    for bar in ordered:
         left, right = (bar.begun_at - left_at) / step_s, (bar.ended_at - left_at) / step_s
         first, last = int(left) if left > 0 else -1, ceil(right) - 1
         body = solid if bar.known else "░"

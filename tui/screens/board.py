@@ -552,6 +552,5 @@ def _median(letter: str, at_s: float | None, now_s: float | None) -> str:
 
 def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:
     """Return a wish with the rows that panels need."""
-    if view.snapshot is None:
-        return wish
-    return replace(wish, rows={each.name: each.rows(view) if each.rows else each.usual for each in RECORDS})
+    rows = {each.name: each.rows(view) if each.rows else each.usual for each in RECORDS}
+    return replace(wish, rows=rows) if view.snapshot else wish

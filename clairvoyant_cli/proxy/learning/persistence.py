@@ -39,7 +39,6 @@ from profiles.records import Begun, Comparison, Finished, Profile, ServedRequest
 
 log = logging.getLogger("clairvoyant")
 
-DAY_S = 86_400.0
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
 STORED = "stored responses"  # the name of the state that tells which server stores which
@@ -149,16 +148,14 @@ class StateSaver:
             self.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
     def _look_back(self) -> None:
-        """Fill in the gain since midnight, and who had the slots in the last day."""
-        now = self.gain.clock()
-        today = midnight_before(now)
-        for row in self.persistence.served_since(min(today, now - DAY_S)):
+        """Fill in the gain of today and yesterday, and who had the slots in the last day."""
+        yesterday = midnight_before(midnight_before(self.gain.clock()) - 1.0)
+        for row in self.persistence.served_since(yesterday):
             self.slot_time.used(row.program, row.finished_at - row.sojourn_s + row.waited_s, row.finished_at)
             if isinstance(row.saved_s, float) and isinstance(row.spared_tokens, float):
                 self.slot_time.saved(row.program, row.finished_at, row.saved_s)
-                if row.finished_at >= today:
-                    waits = Waits(row.finished_at, row.waited_s, row.saved_s)
-                    self.gain.enter(LengthClass(row.length_class), waits, row.spared_tokens)
+                waits = Waits(row.finished_at, row.waited_s, row.saved_s)
+                self.gain.enter(LengthClass(row.length_class), waits, row.spared_tokens)
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""

@@ -47,10 +47,21 @@ def midnight_after(now: float) -> float:
 
 
 @dataclass(slots=True)
+class Day:
+    """The sums of a day."""
+
+    answers: int = 0
+    estimated: int = 0
+    saved_s: float = 0.0
+    waited_s: float = 0.0
+    spared_tokens: float = 0.0
+
+
+@dataclass(slots=True)
 class Gain:
-    """The pairs of the last hour, and the sums since midnight. `clock` is the wall clock. `by_class` are the
-    waits of the pairs of the state that was returned last: ours, and in order of arrival. Those that are
-    estimated are in the state as long as they are estimated, and nowhere else.
+    """The pairs of the last hour, and the sums of today and yesterday. `clock` is the wall clock. `by_class`
+    are the waits of the pairs of the state that was returned last: ours, and in order of arrival. Those that
+    are estimated are in the state as long as they are estimated, and nowhere else.
     """
 
     clock: Callable[[], float] = time.time
@@ -58,11 +69,8 @@ class Gain:
     _by_class: Mapping[LengthClass, deque[Waits]] = field(
         default_factory=lambda: {each: deque(maxlen=MAX_PAIRS) for each in LengthClass}
     )
-    _answers: int = 0
-    _estimated: int = 0
-    _saved_s: float = 0.0
-    _waited_s: float = 0.0
-    _spared_tokens: float = 0.0
+    _today: Day = field(default_factory=Day)
+    _yesterday: Day = field(default_factory=Day)
     _until: float = 0.0
     _behind: int = 0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
@@ -78,14 +86,15 @@ class Gain:
     def enter(
         self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
     ) -> None:
-        """Add a pair of a request that ended today."""
+        """Add a pair of a request that ended today or yesterday, in the order of their ends."""
         self.expire()
         self._by_class[kind].append(waits)
-        self._answers += 1
-        self._estimated += estimated
-        self._saved_s += waits.saved_s
-        self._waited_s += waits.waited_s
-        self._spared_tokens += spared_tokens
+        day = self._today if waits.at >= midnight_before(self.clock()) else self._yesterday
+        day.answers += 1
+        day.estimated += estimated
+        day.saved_s += waits.saved_s
+        day.waited_s += waits.waited_s
+        day.spared_tokens += spared_tokens
         self._state = (float("-inf"), self._state[1])
 
     def state(self, behind: int = 0, estimates: Callable[[], Iterable[Compared]] = tuple) -> GainState:
@@ -108,19 +117,21 @@ class Gain:
         self.by_class = _waits(of, attrgetter("waited_s")), _waits(of, attrgetter("in_order_s"))
         return GainState(
             short_s=self.by_class[0][0].wait.p50,
-            saved_today_s=self._saved_s + sum(waits.saved_s for _, waits in estimated),
-            answers_today=self._answers + len(estimated),
-            estimated_today=self._estimated + len(estimated),
-            spared_tokens_today=self._spared_tokens,
-            waited_today_s=self._waited_s + sum(waits.waited_s for _, waits in estimated),
+            saved_today_s=self._today.saved_s + sum(waits.saved_s for _, waits in estimated),
+            answers_today=self._today.answers + len(estimated),
+            estimated_today=self._today.estimated + len(estimated),
+            spared_tokens_today=self._today.spared_tokens,
+            waited_today_s=self._today.waited_s + sum(waits.waited_s for _, waits in estimated),
+            saved_yesterday_s=self._yesterday.saved_s,
+            answers_yesterday=self._yesterday.answers,
         )
 
     def expire(self) -> None:
-        """Set the day's sums to zero at midnight. Call it every few seconds."""
+        """Begin another day at midnight. Call it every few seconds."""
         now = self.clock()
         if now >= self._until or now < self._until - LONGEST_DAY_S:
-            self._answers = self._estimated = 0
-            self._saved_s = self._waited_s = self._spared_tokens = 0.0
+            is_next = abs(midnight_before(now) - self._until) < 1.0
+            self._yesterday, self._today = self._today if is_next else Day(), Day()
             self._until, self._state = midnight_after(now), (float("-inf"), GainState())
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from textual.binding import Binding
 
 from clairvoyant_cli.state.actions import COMMANDS, Verb
-from tui.board_panels import RECORDS
 from tui.layout import PRESETS
 
 
@@ -43,7 +42,6 @@ def _key(verb: Verb, action: str = "", help: str = "", and_so: str = "", on: str
     return Key(of.key, action or verb, (help or of.help) + and_so, of.hint, changes=True, on=on)
 
 
-_DIGITS = ",".join(each.key for each in RECORDS if each.key.isdigit())
 MOVES = (  # the keys that move the cursor, or scroll a page
     Key("down,j", "move(1)", "Down and up; also the arrows and the wheel.", "choose", "j k", on="rows"),
     Key("up,k", "move(-1)", "", on="rows"),
@@ -102,7 +100,7 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
     ),
     "Navigation": (
         *MOVES,
-        Key(_DIGITS, "", "Go to a panel; there again, hide it.", shown="0-9"),
+        Key(",".join("1234567890"), "", "Go to a panel; there again, hide it.", shown="0-9"),
         Key("a", "go('sessions')", "Go to the sessions of agents."),
         Key("left,h", "deck(-1)", "Previous and next panel of the deck; also the arrows.", shown="h l"),
         Key("right,l", "deck(1)", ""),

@@ -39,10 +39,6 @@ class SizeHint:
     hidden: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=lambda: {each.name: each.usual for each in RECORDS})
 
-    def shows(self, name: str) -> bool:
-        """Whether a panel is not hidden, and there is something to show in it."""
-        return name not in self.hidden and self.has(name)
-
     def has(self, name: str) -> bool:
         """Whether there is something to show in a panel."""
         return bool(self.rows[name] or not BY_NAME[name].none)
@@ -53,7 +49,8 @@ class SizeHint:
 
     def beside(self, *sides: str) -> list[PanelRecord]:
         """Return the panels of the right column that are shown on these sides of it."""
-        return [each for each in RECORDS if each.side in sides and self.shows(each.name)]
+        shown = set(filter(self.has, BY_NAME)) - self.hidden
+        return [each for each in RECORDS if each.side in sides and each.name in shown]
 
 
 def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
@@ -79,11 +76,8 @@ def has_deck(width: int, height: int) -> bool:
 def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
     shown = wish.deck if wish.deck in wish.in_deck else DECK[0]
     deck = 0 if body.height < 12 or shown in wish.hidden else 6 if body.height < 24 else 8
-    running = (
-        0
-        if body.height < 9 or "running" in wish.hidden
-        else min(2 + max(1, wish.rows["running"]), max(3, body.height * 3 // 10))
-    )
+    running = min(2 + max(1, wish.rows["running"]), max(3, body.height * 3 // 10))
+    running *= body.height >= 9 and "running" not in wish.hidden
     queue = body.height - running - deck
     if deck:
         queue = min(queue, max(2 + wish.rows["queue"], queue - _MOST_DECK))
@@ -135,8 +129,8 @@ def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, R
     if wish.picture in wish.hidden:
         return {}, body
     if wish.picture == "timeline":  # two lines for each slot, or four with the waits
-        slots = wish.rows["running"]
-        rows = 2 + 4 * slots if 2 + 4 * slots <= most else min(most, 2 + 2 * slots)
+        least = 2 + 2 * wish.rows["running"]
+        rows = 2 * least - 2 if 2 * least - 2 <= most else min(most, least)
     return (
         {wish.picture: Region(body.x, body.y, body.width, rows)},
         Region(body.x, body.y + rows, body.width, body.height - rows),

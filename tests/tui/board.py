@@ -18,6 +18,7 @@ from tui.app import Top
 from tui.hardware.reading import Hardware, simulated_machine
 from tui.history import History
 from tui.screens.board import BoardScreen
+from tui.screens.dialogs import Prompt
 from tui.view_state import ViewState
 from tui.widgets.table import Table
 
@@ -103,7 +104,7 @@ def screen_text(app: Top) -> str:
 async def settled(app: Top, pilot: Pilot[None]) -> str:
     """Return what is on the screen once it stays the same, however busy the machine is."""
     text, same = "", 0
-    while same < 3:
+    while same < 2:
         await pilot.pause()
         before, text = text, screen_text(app)
         same = same + 1 if text == before and app.screen.size == app.size else 0
@@ -124,6 +125,12 @@ class Bench:
         await self.pilot.press(*keys)
         await self.app.workers.wait_for_complete([w for w in self.app.workers if w.group == "actions"])
         await settled(self.app, self.pilot)
+
+    async def type(self, text: str) -> None:
+        """Type into the line that is open, all at once."""
+        assert isinstance(self.app.screen, Prompt)
+        self.app.screen.field.insert_text_at_cursor(text)
+        await self.press("enter")
 
     async def take(self, **fields: Any) -> Snapshot:
         state = replace(self.snapshot, **fields)

@@ -32,34 +32,37 @@ ON_REQUESTS = ("x", "ctrl+k", "t", "H", "plus", "minus", "U")
 # -- what the daemon is asked to do -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keys", "asked"),
-    [
-        ("j j t", [(Verb.PROMOTE, 1)]),
-        ("j j H", [(Verb.HOLD, 1)]),
-        ("j j plus", [(Verb.PRIORITY, 1, -1)]),
-        ("j j minus", [(Verb.PRIORITY, 1, 1)]),
-        ("j j ctrl+k", [(Verb.CANCEL, 1)]),
-        ("j x y", [(Verb.CANCEL, 0)]),
-        ("j j U j enter", [(Verb.URGENCY, 1, 1)]),
-        ("j space space t", [(Verb.PROMOTE, 0), (Verb.PROMOTE, 1)]),
-        ("j space space U g enter", [(Verb.URGENCY, 0, 0), (Verb.URGENCY, 1, 0)]),
-        ("j x n x escape x q x enter", []),  # only y says yes
-        ("7 j x ctrl+k U", []),  # they have ended
-        ("D escape D enter D n", []),
-        ("D y", [(Verb.DRAIN, None)]),
-        ("P", [(Verb.PAUSE, None)]),
-        ("m j enter", [(Verb.POLICY, None, "fcfs")]),
-        ("m escape m q", []),
-    ],
-)
-async def test_keys_ask_the_daemon(keys: str, asked: list[tuple[Any, ...]]) -> None:
+ASKED: dict[str, list[tuple[Any, ...]]] = {
+    "j j t": [(Verb.PROMOTE, 1)],
+    "j j H": [(Verb.HOLD, 1)],
+    "j j plus": [(Verb.PRIORITY, 1, -1)],
+    "j j minus": [(Verb.PRIORITY, 1, 1)],
+    "j j ctrl+k": [(Verb.CANCEL, 1)],
+    "j x y": [(Verb.CANCEL, 0)],
+    "j j U j enter": [(Verb.URGENCY, 1, 1)],
+    "j space space t": [(Verb.PROMOTE, 0), (Verb.PROMOTE, 1)],
+    "j space space U g enter": [(Verb.URGENCY, 0, 0), (Verb.URGENCY, 1, 0)],
+    "j x n x escape x q x enter": [],  # only y says yes
+    "7 j x ctrl+k U": [],  # they have ended
+    "D escape D enter D n": [],
+    "D y": [(Verb.DRAIN, None)],
+    "P": [(Verb.PAUSE, None)],
+    "m j enter": [(Verb.POLICY, None, "fcfs")],
+    "m escape m q": [],
+}
+
+
+async def test_keys_ask_the_daemon() -> None:
     async with bench() as it:
-        await it.press(*keys.split())
-        assert it.source.asked == [
-            Action(verb, None if at is None else it.queue[at].id, *value) for verb, at, *value in asked
-        ]
-        assert it.app.screen is it.board
+        for keys, asked in ASKED.items():
+            it.table.unchoose()
+            it.source.asked.clear()
+            it.app._expected.clear()
+            await it.press("1", "2", *keys.split())
+            assert it.source.asked == [
+                Action(verb, None if at is None else it.queue[at].id, *value) for verb, at, *value in asked
+            ], keys
+            assert it.app.screen is it.board
 
 
 async def test_a_running_request_can_be_cancelled_and_nothing_else() -> None:
@@ -145,14 +148,14 @@ async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
         assert not any(f"○ {name}" in words for name in ("sjf",)), "`:policy sjf` has it"
 
 
-@pytest.mark.parametrize(("typed", "tau_s"), [("60", 60), ("off", 0), ("2.5s", 2.5)])
-async def test_tau_is_set(typed: str, tau_s: float) -> None:
+async def test_tau_is_set() -> None:
     async with bench() as it:
-        await it.press("T")
-        assert "tau 90" in it.text
-        await it.press("backspace", "backspace", *typed, "enter")
-        assert it.source.asked == [Action(Verb.TAU, value=tau_s)]
-        assert f"tau 90 s → {f'{tau_s:g} s' if tau_s else 'off'}" in it.text
+        for typed, tau_s in (("60", 60.0), ("off", 0.0), ("2.5s", 2.5)):
+            await it.press("T")
+            assert "tau 90" in it.text
+            await it.press("backspace", "backspace", *typed, "enter")
+            assert it.source.asked[-1] == Action(Verb.TAU, value=tau_s)
+            assert f"tau 90 s → {f'{tau_s:g} s' if tau_s else 'off'}" in it.text
 
 
 async def test_readonly_and_a_daemon_that_is_gone_refuse_every_action() -> None:
@@ -255,30 +258,33 @@ async def test_what_has_changed_since_is_not_undone() -> None:
 # -- the command line -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("typed", "asked"),
-    [
-        ("cancel abc-7", Action(Verb.CANCEL, "abc-7")),
-        ("cancel id=abc-7", Action(Verb.CANCEL, "abc-7")),
-        ("policy sjf", Action(Verb.POLICY, value="sjf")),
-        ("tau 90", Action(Verb.TAU, value=90)),
-        ("tau auto", Action(Verb.TAU, value="auto")),
-        ("pause", Action(Verb.PAUSE)),
-        ("backend drain local", Action(Verb.BACKEND, "local", "drain")),
-        ("backend up local", Action(Verb.BACKEND, "local", "up")),
-        ("model unload m:7b", Action(Verb.MODEL, "m:7b", "unload")),
-        ("priority abc-7 -5", Action(Verb.PRIORITY, "abc-7", -5)),
-    ],
-)
-async def test_a_verb_can_be_typed(typed: str, asked: Action) -> None:
+TYPED = {
+    "cancel abc-7": Action(Verb.CANCEL, "abc-7"),
+    "cancel id=abc-7": Action(Verb.CANCEL, "abc-7"),
+    "policy sjf": Action(Verb.POLICY, value="sjf"),
+    "tau 90": Action(Verb.TAU, value=90),
+    "tau auto": Action(Verb.TAU, value="auto"),
+    "pause": Action(Verb.PAUSE),
+    "backend drain local": Action(Verb.BACKEND, "local", "drain"),
+    "backend up local": Action(Verb.BACKEND, "local", "up"),
+    "model unload m:7b": Action(Verb.MODEL, "m:7b", "unload"),
+    "priority abc-7 -5": Action(Verb.PRIORITY, "abc-7", -5),
+}
+
+
+async def test_a_verb_can_be_typed() -> None:
     async with bench() as it:
-        await it.press("9", "colon", *typed, "enter")
-        if typed.startswith(("cancel", "backend drain")):
-            await it.press("enter", "colon", *typed, "enter")
-            assert it.source.asked == [], "Enter is no yes"
-            await it.press("y")
-        assert it.source.asked == [asked]
-        assert it.app.screen is it.board
+        for typed, asked in TYPED.items():
+            it.source.asked.clear()
+            await it.press("1", "9", "colon")
+            await it.type(typed)
+            if typed.startswith(("cancel", "backend drain")):
+                await it.press("enter", "colon")
+                await it.type(typed)
+                assert it.source.asked == [], "Enter is no yes"
+                await it.press("y")
+            assert it.source.asked == [asked]
+            assert it.app.screen is it.board
 
 
 async def test_a_verb_without_a_name_acts_on_the_chosen_request() -> None:
@@ -300,7 +306,8 @@ async def test_what_is_wrong_with_a_command_is_said_in_a_line_and_it_stays() -> 
             ("pause now", "'now' is too much: pause, or KEY=VALUE"),
             ("go nowhere", "give go running|queue|"),
         ):
-            await it.press("colon", *typed, "enter")
+            await it.press("colon")
+            await it.type(typed)
             assert isinstance(it.app.screen, Prompt)
             assert said in it.text
             await it.press("escape")

@@ -349,7 +349,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         ),
         (RUNS, {"urgency": 3, "urgency_by": "operator"}, "level 3, less urgent set by the operator"),
         (QUEUED, {"urgency_by": "share"}, "its client has used its share of urgency"),
-        (RUNS, {}, f"!urgency|{RUNS.state} in slot {RUNS.slot}"),
+        (RUNS, {}, f"!urgency|{RUNS.state} in slot {RUNS.slot} of {RUNS.backend}"),
         (RUNS, {"slot": None, "estimated": True}, f"decoding in local|about {RUNS.tokens:,} of ~"),
         (
             RUNS,

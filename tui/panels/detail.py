@@ -20,7 +20,7 @@ _LABEL = 12
 _BAR = 24
 _MOST, _MORE = 12, Line("  …", "faint")
 _LEAST_EFFECT, _MOST_EFFECTS = 0.01, 3  # the strongest come first
-_MANIFOLD = 2.0
+_MANIFOLD, _MOST_RUNS = 2.0, 4
 _SAID_BY = {
     "operator": "the operator",
     "rule": "a rule of the clients file",
@@ -40,7 +40,7 @@ def detail(view: ViewState, ident: str, width: int) -> list[Line]:
     if isinstance(request, QueuedRequest):
         lines += _waiting(request, view, state, width)
     else:
-        lines += _running(request, view) if isinstance(request, RunningRequest) else _finished(request)
+        lines += _running(request, view) if isinstance(request, RunningRequest) else _finished(request, state)
     if isinstance(request, FinishedRequest) and request.remark:
         lines += _labelled("note", request.remark, width)
     if request.parts:
@@ -84,6 +84,7 @@ def _waiting(request: QueuedRequest, view: ViewState, state: Snapshot, width: in
     lines = [
         _fact("waiting", duration(age_s), "strong", rank),
         _fact("starts in", starts(request, view, ETA_WIDE).plain, note=before),
+        *_slots(request, view),
     ]
     if request.cuts:
         done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
@@ -104,6 +105,14 @@ def _waiting(request: QueuedRequest, view: ViewState, state: Snapshot, width: in
     return lines + _level(request)
 
 
+def _slots(request: QueuedRequest, view: ViewState) -> list[Line]:
+    """When the slots that it may have fall free."""
+    able = [row for row in view.state.running if not request.backends or row.backend in request.backends]
+    runs = sorted(able, key=lambda row: row.eta_s or 0.0)[:_MOST_RUNS]
+    said = (f"{row.client or 'unnamed'} ({row.id}) ends in {ends(row, view, 0).plain}" for row in runs)
+    return [_fact("slots" * (at == 0), text, "soft") for at, text in enumerate(said)]
+
+
 def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
     if request.urgency is not None:
         meaning, tone = LEVELS[min(request.urgency, 4)]
@@ -114,7 +123,7 @@ def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
 
 
 def _running(request: RunningRequest, view: ViewState) -> list[Line]:
-    slot = f"slot {request.slot}" if request.slot is not None else request.backend
+    slot = f"slot {request.slot} of {request.backend}" if request.slot is not None else request.backend
     line = _gauge("answer", progress(request), class_tone(request.predicted.length_class))
     line.add(f"{' about' * request.estimated} {count(request.tokens)}", "strong")
     return [
@@ -128,13 +137,15 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
     ]
 
 
-def _finished(request: FinishedRequest) -> list[Line]:
+def _finished(request: FinishedRequest, state: Snapshot) -> list[Line]:
     error = f"predicted {count(request.predicted.expected_tokens)}" if request.tokens is not None else ""
-    sent = f"sent by {request.dispatched_by}" if request.dispatched_by else "not sent to a server"
+    by = f"sent to {request.backend} by {request.dispatched_by}"
+    sent = by if request.dispatched_by else "not sent to a server"
+    in_order = [f", {duration(turn.waited_s)} by arrival" for turn in state.in_order if turn.id == request.id]
     return [
         _fact("ended", clock(request.finished_at), "strong", f"{request.outcome}, status {request.status}"),
         _fact("tokens", count(request.tokens), "strong", error),
-        _fact("waited", duration(request.waited_s), "ink", sent),
+        _fact("waited", duration(request.waited_s), "ink", sent + "".join(in_order)),
         _fact("first token", duration(request.ttft_s)),
         _fact("in all", duration(request.sojourn_s)),
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from clairvoyant_cli.state.snapshot import ProgramState, UseState
-from tui.formatting import brief, duration, middle_cut, share
+from tui.formatting import brief, duration, gained, middle_cut, share
 from tui.styled_text import Line, Tone, cell, gathered
 from tui.table_layout import Column, Grid, number
 from tui.view_state import ViewState
@@ -14,7 +14,6 @@ _OTHERS: tuple[str, Tone] = ("■", "soft")
 _IDLE = "idle"
 _MOST_ROWS, _NAME = 8, 16
 _LEAST_GRAPH, _AXIS = 5, 5
-_SAME_S = 0.05
 
 
 def facts(view: ViewState) -> Line:
@@ -46,7 +45,7 @@ def _listed(view: ViewState) -> list[ProgramState]:
 
 def _fill(name: str, view: ViewState) -> tuple[str, Tone]:
     """What stands for a program in the graph and in its bar."""
-    names = [each.name for each in view.state.programs.listed]
+    names = (each.name for each in view.state.programs.listed)
     return dict(zip(names, _FILLS, strict=False)).get(name, _OTHERS)
 
 
@@ -81,9 +80,7 @@ def _each(row: ProgramState, view: ViewState, width: int) -> Line:
     saved_s = row.hour.saved_each_s
     if saved_s is None:
         return Line()
-    if abs(saved_s) < _SAME_S:
-        return Line("±0s", "soft")
-    return Line(f"{'−' if saved_s > 0 else '+'}{duration(abs(saved_s))}", "good" if saved_s > 0 else "warn")
+    return Line(f"{'−' if saved_s > 0 else '+'}{duration(abs(saved_s))}", gained(-saved_s, 0.0))
 
 
 PROGRAMS: Grid[ProgramState] = Grid(

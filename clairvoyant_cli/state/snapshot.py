@@ -410,7 +410,7 @@ class GainState:
     estimated_today: int = 0  # for how many of these a length before them was estimated
     spared_tokens_today: float = 0.0  # of prompts, that were not read again
     waited_today_s: float = 0.0
-    saved_yesterday_s: float = 0.0
+    saved_yesterday_s: float = 0.0  # of the whole day before, as `saved_today_s`
     answers_yesterday: int = 0
 
 

@@ -174,22 +174,23 @@ class ServeConfig:
     listen: str = setting(
         f"127.0.0.1:{DEFAULT_PORT}",
         "HOST:PORT",
-        "Address to listen on. Repeat or separate by commas for several: all but the first may still be in "
-        "use, and are taken when they become free.",
+        "Address to listen on. Repeat it, or separate by commas, for several. If another program has one of "
+        "those after the first, the proxy takes it as soon as it is free.",
         repeatable=True,
     )
     policy: str | None = setting(None, "NAME", "Order of queued requests. Unset: the default policy.")
     tau: float | None = setting(
         None,
         "SECONDS",
-        "Starvation timeout; 0 disables it. Unset: from the profile, else 120 s.",
+        "A request that has waited this long may start before shorter ones; 0: never. Unset: as measured, "
+        "else 120 s.",
         NOT_NEGATIVE,
     )
     slots: int | None = setting(
         None,
         "N",
-        "Maximum requests in flight per server. Unset: the server's own limit if it reports one, else 1; "
-        "1024 with --annotate.",
+        "How many requests each server gets at once. Unset: the server's own limit if it reports one, else "
+        "1; 1024 with --annotate.",
         *SLOTS,
     )
     tail_weight: float = setting(
@@ -211,7 +212,7 @@ class ServeConfig:
         False, None, "Reject a prompt with 400 that Ollama would answer without its beginning.", expert=True
     )
     max_wait: float | None = setting(
-        None, "SECONDS", "Reject a request after this long in the queue. Unset: no limit.", ABOVE_0_S
+        None, "SECONDS", "Reject requests that have waited this long. Unset: no limit.", ABOVE_0_S
     )
     max_answer_s: float | None = setting(
         None,
@@ -282,7 +283,7 @@ class ServeConfig:
         None, "NAME", "Profile from `clairvoyant calibrate`. Unset: the newest match.", expert=True
     )
     api_key_file: str | None = setting(
-        None, "FILE", "API keys, one name:key per line. Required beyond loopback."
+        None, "FILE", "API keys, one name:key per line. Required to listen beyond this machine."
     )
     clients: str | None = setting(
         None, "FILE", "Clients with API keys and limits, as TOML; replaces --api-key-file. SIGHUP reloads it."
@@ -297,12 +298,12 @@ class ServeConfig:
     admin_token_file: str | None = setting(
         None,
         "FILE",
-        "Token for the control API. Required beyond loopback. Unset: if clients have keys, a random token "
-        "per run that only your own account can read.",
+        "Token for the control API. Required to listen beyond this machine. Unset: if clients have keys, a "
+        "random token for each run, which only your own account can read.",
     )
     backend_key_file: str | None = setting(None, "FILE", "File with the backend's API key.")
     allow_host: str | None = setting(
-        None, "NAME", "Accept this Host header too. Repeat or separate by commas.", repeatable=True
+        None, "NAME", "Also accept this Host header. Repeat it, or separate by commas.", repeatable=True
     )
     allow_origin: str | None = setting(
         None,
@@ -361,32 +362,35 @@ class ServeConfig:
     preempt: str = setting(
         "proven",
         "WHICH",
-        "Which running requests to preempt: `off`, `proven` (those that continue as if never preempted) or "
-        "`all` (also those at temperature 0 whose text may change by rounding).",
+        "Which running answers to preempt. `off`: none. `proven`: those that continue as if they had not "
+        "been preempted. `all`: also those at temperature 0 whose text may change by rounding.",
         one_of(PREEMPT),
     )
     stable_prefix: str = setting(
         "off",
         "off|known",
-        "Move lines of system texts that change from turn to turn to the end of the prompt, so that servers "
-        "need not read it again: `known` (those of known programs, and your own in [stable_prefix]). `off` "
-        "forwards every request unchanged.",
+        "Move lines of the system prompt that change with each request to the end of the prompt, so that the "
+        "server need not read all of it again. `known`: those of known programs, and those that match your "
+        "rules in [stable_prefix]. `off`: forward every request unchanged.",
         one_of(STABLE_PREFIX),
     )
     hold_context: bool = setting(
         False,
         None,
-        "Raise the context that a request asks of Ollama (`num_ctx`) to that of its model as it is loaded. "
-        "Ollama would load the model again.",
+        "If a request asks Ollama for a smaller context (`num_ctx`) than its model is loaded with, raise it. "
+        "Otherwise Ollama loads the model again.",
     )
     no_self_test: bool = setting(
-        False, None, "Do not test in idle time whether answers can be preempted and continued."
+        False, None, "Do not test in idle time whether the server can continue preempted answers."
     )
     freeze: bool = setting(
         False, None, "Do not learn from traffic: keep tau, speeds and predictions fixed.", expert=True
     )
     history_days: int = setting(
-        90, "DAYS", "Keep history this long.", (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}")
+        90,
+        "DAYS",
+        "Keep the history for this long.",
+        (lambda days: 1 <= days <= MAX_DAYS, f"be 1 to {MAX_DAYS}"),
     )
     history_rows: int = setting(
         1_000_000, "N", "Maximum history rows; 0 records nothing.", NOT_NEGATIVE, expert=True
@@ -397,7 +401,7 @@ class ServeConfig:
         "Also record requests (up to 256 KiB each), to train a predictor. `history --forget` erases them.",
     )
     show_prompts: bool = setting(
-        False, None, "Show prompts and answers in dashboards. Does not log or record them."
+        False, None, "Show prompts and answers in dashboards. They are neither logged nor recorded."
     )
     log_level: str = setting("info", "LEVEL", f"Log level: {', '.join(LOG_LEVELS)}.", one_of(LOG_LEVELS))
     log_file: str | None = setting(

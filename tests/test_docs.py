@@ -73,6 +73,11 @@ def test_every_command_is_documented(name: str) -> None:
     assert f"clairvoyant {name}" in README + GUIDE
 
 
+def test_the_site_has_every_page() -> None:
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]))
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
 def test_links_of_the_readme_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)", README):
         assert target.startswith("http") or (ROOT / target).exists(), target

@@ -358,7 +358,7 @@ class Daemon:
         return ""
 
     def drain(self, within_s: float = float("inf")) -> None:
-        """Shut down in order: refuse new work, send the waiting away, finish what runs `within_s`."""
+        """Shut down in order: refuse new requests, reject queued ones, finish what runs `within_s`."""
         if self.replaced:
             self.operation.stopping = True
             news = "this daemon is replaced and ends after its last request; repeat the signal to stop it now"
@@ -367,11 +367,12 @@ class Daemon:
         self.drain_timeout_s = min(self.drain_timeout_s, within_s)
         self.operation.draining = self.operation.stopping = True
         sent_away = self.dispatcher.send_away_waiting(DrainingError, suspended=False)
-        self.journal.event(
-            logging.INFO,
-            f"rejected {plural(sent_away, 'queued request')}; waiting up to {self.drain_timeout_s:g} s for "
-            f"{self._left()}, repeat the signal to stop now",
-        )
+        news = f"stopping: {plural(sent_away, 'queued request')} rejected; " if sent_away else "stopping: "
+        if left := self._left():
+            news += f"waiting up to {self.drain_timeout_s:g} s for {left}; repeat the signal to stop now"
+        else:
+            news += "nothing is running"
+        self.journal.event(logging.INFO, news)
         self._drain_ends_s = self.journal.clock() + self.drain_timeout_s
         connections = self.connections
         connections.client_timeout_s = min(connections.client_timeout_s, DRAINING_TIMEOUT_S)
@@ -381,7 +382,8 @@ class Daemon:
 
     def _left(self) -> str:
         running, tunnels = len(self.dispatcher.scheduler.running), self.connections.tunnels
-        return plural(running, "running request") + (f" and {plural(tunnels, 'tunnel')}" if tunnels else "")
+        counts = ((running, "running request"), (tunnels, "open WebSocket"))
+        return " and ".join(plural(count, what) for count, what in counts if count)
 
     def stop_now(self) -> None:
         self._stopped.set()
@@ -404,7 +406,7 @@ class Daemon:
                         self.journal.event(logging.INFO, news)
                     return
             if self.journal.clock() >= self._drain_ends_s:
-                news = f"drain timed out after {self.drain_timeout_s:g} s; aborting {self._left()}"
+                news = f"{self._left()} did not end within {self.drain_timeout_s:g} s: stopping now"
                 self.journal.event(logging.WARNING, news)
                 return
 

@@ -219,8 +219,8 @@ POLICIES = {
             "boost",
             boosted(),
             "Arrival order, with a longer head start for shorter predicted answers. Fair between clients. "
-            "Preempts a running request where that gains more than it costs. At most one start in ten goes "
-            "to one past tau.",
+            "Preempts a running request if that gains more than it costs. At most one start in ten goes to a "
+            "request that has waited longer than tau.",
             Guard(every=9, stretch=2.0),
             in_seconds=True,
             by_share=True,
@@ -231,8 +231,8 @@ POLICIES = {
         Policy(
             "sjf",
             probability_long,
-            "Lowest P(Long) first, as in the Clairvoyant paper. Once a request has waited longer than tau, "
-            "the longest-waiting one goes first.",
+            "The request that is least likely to have a long answer first, as in the Clairvoyant paper. Once "
+            "a request has waited longer than tau, the oldest goes first.",
             Guard(),
             seldom=True,
         ),
@@ -240,7 +240,7 @@ POLICIES = {
             "urgency",
             urgency_then_remaining,
             "Most urgent level first, then shortest predicted remaining time. Preempts running requests. "
-            "At most one start in five goes to a request past tau.",
+            "At most one start in five goes to one past tau.",
             Guard(every=4),
             in_seconds=True,
             preemptive=True,

@@ -338,7 +338,7 @@ async def test_a_tunnel_holds_up_a_shutdown_only_while_it_carries_something(
         assert not stopping.done()
         monkeypatch.setattr(listener, "TUNNEL_QUIET_S", 0.0)
         await asyncio.wait_for(stopping, 5.0)
-    assert "for 0 running requests and 1 tunnel, repeat" in caplog.text
+    assert "for 1 open WebSocket; repeat" in caplog.text
     assert "closing 1 open tunnel" in caplog.text
 
 

@@ -166,7 +166,7 @@ async def test_sigterm_finishes_what_runs_and_refuses_the_rest(tmp_path: Path) -
         assert json.loads(got.body.splitlines()[-1])["eval_count"] == 40
         assert await asyncio.to_thread(daemon.wait) == 0
     assert not list((tmp_path / "clairvoyant").glob("daemon-*.json"))
-    assert any("rejected 1 queued request; waiting up to" in line for line in daemon.lines)
+    assert any("stopping: 1 queued request rejected; waiting up to" in line for line in daemon.lines)
 
 
 @pytest.mark.posix

@@ -86,7 +86,7 @@ class Preemption:
             news = f"{server.name}: preemption enabled for {model}: {verdict_of(proof)}, {resume}"
             self.journal.event(logging.INFO, news)
         if self.dispatcher.scheduler.policy.preemptive and not proofs:
-            news = "answers are not preempted yet: no server is proven to continue them as if uncut"
+            news = "answers are not preempted yet: no server is proven to continue them exactly"
             self.journal.event(logging.INFO, news)
 
     async def request_for(
@@ -120,7 +120,7 @@ class Preemption:
         if server.stamps is not None:
             return "the engine orders its own queue"
         if (found := server.continuation_of(exchange.job.model)) is None:
-            return "no proof that the server continues it as if uncut"
+            return "no proof that the server continues it exactly"
         if (body := request.whole(SMALL_BYTES)) is None:
             return "the request body is too long"
         route, adapter = exchange.asked.route, server.adapter

@@ -84,7 +84,8 @@ def _chat(body: RequestBody) -> PromptView:
     return _conversation(
         body.messages,
         cap=_cap(body.max_completion_tokens, body.max_tokens, body.n_predict),
-        json_mode=_is_json(body.response_format) or bool(given(body.json_schema, body.grammar)),
+        json_mode=(body.response_format is not ABSENT and _is_json(body.response_format))
+        or bool(given(body.json_schema, body.grammar)),
         tools=body.tools if is_given(body.tools) else body.functions,
         thinking=_thinking(
             template.enable_thinking,
@@ -269,7 +270,7 @@ def _cap(*caps_given: Raw) -> int | None:
 
 
 def _is_json(response_format: Raw) -> bool:
-    return response_format is not ABSENT and text(nested(response_format).type).startswith("json")
+    return text(nested(response_format).type).startswith("json")
 
 
 def _thinking(*switches: Raw) -> str | None:

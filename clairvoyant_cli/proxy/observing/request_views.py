@@ -279,10 +279,12 @@ def finished_request(of: Ended) -> FinishedRequest:
         "outcome": of.outcome.value,
         "model": of.served_model,
         "predicted": _prediction_state(of.prediction, of.reasons),
-        "parts": tuple(
+        "parts": ()
+        if not of.cuts
+        else tuple(
             AnswerPart(of.at(each.granted_s), of.at(each.ended_s), each.tokens, each.backend, each.slot)
             for each in of.uses
-            if of.cuts and each.worked
+            if each.worked
         ),
         "real_class": of.length_class,
         "backend": of.last.backend,

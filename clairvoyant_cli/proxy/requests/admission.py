@@ -93,7 +93,8 @@ class UrgencyLevels:
         try:
             wish = int(head.get(URGENCY_HEADER) or b"")
         except ValueError:  # none, or no number
-            return self.predicted(client, parsed)
+            none = None, UrgencySource.NOBODY
+            return none if self.predictor is None else self.predicted(client, parsed)
         most, least = clients.rules_of(client).urgency
         return max(most, min(wish, least)), UrgencySource.CLIENT
 

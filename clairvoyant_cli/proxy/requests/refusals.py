@@ -150,14 +150,17 @@ class Refusals:
         """Return the headers that report a request's prediction and its wait."""
         prediction, parsed, attempt = exchange.asked.prediction, exchange.asked.parsed, exchange.attempt
         waited_ms = exchange.waited_s(self.journal.clock()) * 1000
+        server = self.pool.server_of(exchange)
+        # Only a server that swaps models shortens prompts without saying so.
+        cut = () if self.truncations is None or server.loaded is None else self.truncations.header(exchange)
         return (
             (b"X-Clairvoyant-Request-Id", exchange.id.encode()),
             (b"X-Clairvoyant-Class", prediction.length_class.encode()),
             (b"X-Clairvoyant-Tokens", b"%d" % round(prediction.expected_tokens)),
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
             *(((b"X-Clairvoyant-Stable-Prefix", done.encode()),) if (done := parsed.stabilised) else ()),
-            *(() if self.truncations is None else self.truncations.header(exchange)),
-            *(() if attempt is None or len(self.pool) == 1 else self.by(self.pool.server_of(exchange))),
+            *cut,
+            *(() if attempt is None or len(self.pool) == 1 else self.by(server)),
         )
 
     def by(self, server: Server) -> tuple[Header, ...]:

@@ -5,9 +5,11 @@
 The server counts requests: each must come once, and no client may see an error. The server never works on
 more than its slots. The median of short answers is compared with a run without restarts. `--kills` kills each
 new daemon (SIGKILL) at another moment instead of letting it live: two before it takes over, the others 0 to
-500 ms after that. The SDK sends again what it had accepted by then; an answer that it had begun to stream is
-an error. `--service` installs the service in the home folder and restarts it by `service restart`; give it a
-home and a systemd of its own:
+500 ms after that. The SDK sends again what it had accepted by then, except answers that it had begun to
+stream, which are counted apart.
+
+`--service` installs the service in the home folder and restarts it by `service restart`; give it a home and a
+systemd of its own:
 
     unshare -m sh -c 'mount -t tmpfs t /run; mkdir -p /run/systemd/system /run/user; HOME=$(mktemp -d)
         export HOME XDG_RUNTIME_DIR=/run/user; /usr/lib/systemd/systemd --user --unit=basic.target & sleep 2
@@ -127,6 +129,8 @@ class Restarts:
     backend: str
     port: int = field(default_factory=free_port)
     errors: list[str] = field(default_factory=list)
+    begun: set[str] = field(default_factory=set)  # streams of which a part has come
+    broken: list[str] = field(default_factory=list)  # of these, those that broke off
     short_s: list[float] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     daemons: "list[asyncio.subprocess.Process]" = field(default_factory=list)
@@ -171,6 +175,9 @@ class Restarts:
                     if text.split() != ["word"] * tokens:
                         self.errors.append(f"{name}: {len(text.split())} of {tokens} words")
                 except OpenAIError as error:
+                    if name in self.begun:
+                        self.broken.append(name)
+                        continue
                     self.errors.append(f"{name}: {type(error).__name__} {error}")
                 else:
                     self.done[name] += 1
@@ -186,6 +193,7 @@ class Restarts:
         text, reason = "", None
         events: Any = await sdk.chat.completions.create(model="m", messages=[message], stream=True)  # type: ignore[list-item]
         async for event in events:
+            self.begun.add(prompt.split()[0])
             text += event.choices[0].delta.content or ""
             reason = event.choices[0].finish_reason or reason
         return text if reason else text + " and no end"
@@ -262,7 +270,8 @@ async def measure(requests: int, restarts: int, seed: int, *, kills: bool) -> tu
     again = {name: count for name, count in counted.came.items() if count > 1}
     median_s, p95_s = quantiles(run.short_s, 0.5, 0.95)
     print(
-        f"{len(run.done)} of {requests} answered, {len(run.errors)} errors, {len(again)} sent to the server "
+        f"{len(run.done)} of {requests} answered, {len(run.errors)} errors, {len(run.broken)} broken off, "
+        f"{len(again)} sent to the server "
         f"again, at most {counted.most} at once on {SLOTS} slots, "
         f"short P50 {median_s:.3f} s, P95 {p95_s:.3f} s; "
         f"restarts took {[round(each, 2) for each in took_s]} s; exit codes {codes}"
@@ -270,7 +279,8 @@ async def measure(requests: int, restarts: int, seed: int, *, kills: bool) -> tu
     if os.environ.get("SHOW_LOG"):
         print(log)
     faults = list(run.errors)
-    faults += [f"{requests - len(run.done)} lost"] * (len(run.done) != requests)
+    lost = requests - len(run.done) - (len(run.broken) if kills else 0)
+    faults += [f"{lost} lost"] * bool(lost)
     faults += [f"answered twice: {again}"] * (bool(again) and not kills)
     faults += [f"{counted.most} requests at once on {SLOTS} slots"] * (counted.most > SLOTS and not kills)
     faults += [line for line in log.splitlines() if "Traceback" in line or "internal error" in line]

@@ -107,10 +107,18 @@ async def test_nothing_is_lost_and_the_server_never_works_on_more_than_its_slots
             assert (await idle.ask(chat("short"))).status == 200
 
 
+def chunked(raw: bytes) -> bytes:
+    """Return a request with its body in one chunk."""
+    head, _, body = raw.partition(b"\r\n\r\n")
+    head = head.replace(b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked")
+    return head + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
 @pytest.mark.posix
-async def test_a_request_that_is_passed_on_keeps_its_age() -> None:
+@pytest.mark.parametrize("raw", [chat("short"), chat("short", "Connection: close"), chunked(chat("short"))])
+async def test_a_request_that_is_passed_on_keeps_its_age(raw: bytes) -> None:
     async with old() as before, raw_client(before.daemon.base_url) as client:
-        client.send(chat("short"))
+        client.send(raw)
         await until(before.daemon, lambda state: state.waits == 1)
         (job,) = before.daemon.dispatcher.scheduler
         async with before.replaced() as new:

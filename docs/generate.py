@@ -161,7 +161,7 @@ def settings() -> list[str]:
 
 SERVERS = (
     "`serve` recognises these servers by what they answer, and searches their usual ports. Any other OpenAI-compatible server gets one "
-    "request at a time, or `--slots`."
+    "request at a time, until `clairvoyant calibrate` has measured how many it answers at once, or `--slots` says it."
 )
 
 

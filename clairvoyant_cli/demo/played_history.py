@@ -90,6 +90,7 @@ class PlayedHistory:
             **daemon.times.estimates(parsed, prediction, prompt_tokens),
             prompt_tokens=prompt_tokens,
             client=program,
+            program=program,
             model=MODEL,
             able=daemon.pool.ids([server]),
         )

@@ -23,6 +23,7 @@ async def test_the_demo_begins_with_a_history_and_serves_on() -> None:
         assert len(state.recent) == MAX_RECENT
         assert sum(each.wait.n for each in state.stats_paired) > MAX_RECENT
         assert state.gain.answers_today
+        assert {each.name for each in state.programs.listed} == {each.name for each in state.clients}
         assert await source.past(state.taken_at - SPAN_S / 2)
         left = {row.id for row in state.alive}
         assert left

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from copy import deepcopy
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -64,7 +64,11 @@ def busy() -> Snapshot:
 
 def played(scenario: str, gpus: int, seconds: int = 105) -> tuple[Snapshot, History, Hardware]:
     """Return a daemon's state, and what a screen remembers that has watched it."""
-    return deepcopy(_played(scenario, gpus, seconds))
+    snapshot, history, hardware = _played(scenario, gpus, seconds)
+    own = copy(history)
+    own.samples, own.finished, own.cpu = copy(own.samples), copy(own.finished), copy(own.cpu)
+    own.gpus = {index: copy(readings) for index, readings in own.gpus.items()}
+    return snapshot, own, hardware
 
 
 @cache

@@ -332,9 +332,10 @@ async def test_a_tunnel_holds_up_a_shutdown_only_while_it_carries_something(
     async with between(script) as (daemon, client):
         client.send(UPGRADE)
         assert (await client.response()).status == 101
+        stopped = daemon.control._stopped
         daemon.drain()
         stopping = asyncio.create_task(daemon.run_until_stopped())
-        await until(daemon, lambda _: daemon.control._stopped.is_set())
+        await until(daemon, lambda _: stopped.is_set())
         assert not stopping.done()
         monkeypatch.setattr(listener, "TUNNEL_QUIET_S", 0.0)
         await asyncio.wait_for(stopping, 5.0)

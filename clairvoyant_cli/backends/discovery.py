@@ -52,7 +52,7 @@ async def discover(prober: Prober, own_ports: Collection[int]) -> list[Found]:
         if there is not None and there.adapter is not OTHER:
             found += [there] * (there not in found)
         elif there is not None and adapter.KNOWN_BY_PORT:
-            found.append(_taken_for(adapter, there))
+            found.append(await _taken_for(adapter, there))
     return found
 
 
@@ -71,7 +71,7 @@ async def identify(prober: Prober, url: str, prefix: str = "") -> Found | None:
         answers = await asyncio.gather(*(adapter.identify(ask, url, prefix) for adapter in turn))
         found = next(filter(None, answers), None)
         if found is not None:
-            return _taken_for(found.adapter, found)
+            return await _taken_for(found.adapter, found)
     return None
 
 
@@ -106,7 +106,7 @@ async def _find_named(
         except ClairvoyantError:
             continue  # one of us: what is looked for sits, or will sit, elsewhere
         if there is not None:
-            there = _taken_for(adapter, there)
+            there = await _taken_for(adapter, there)
             return there, [there]
         free.append(url)
     if not free:
@@ -121,13 +121,13 @@ async def _identify_quietly(prober: Prober, url: str, prefix: str = "") -> Found
         return None
 
 
-def _taken_for(adapter: Adapter, found: Found) -> Found:
+async def _taken_for(adapter: Adapter, found: Found) -> Found:
     """Return what was found as that server, with the slots that its process shows if it did not tell."""
     if found.adapter.name == adapter.name:
         adapter = found.adapter  # llama.cpp has two forms
     upstream, slots = Upstream(found.url), found.slots
     if slots is None and is_loopback(upstream.host):
-        slots = adapter.local_slots(upstream.port)
+        slots = await asyncio.to_thread(adapter.local_slots, upstream.port)
     return replace(found, adapter=adapter, slots=slots or adapter.USUAL_SLOTS)
 
 

@@ -213,7 +213,8 @@ class LlamaCppRouter(LlamaCpp):
         status.version = router.build or status.version
         status.detail = "" if router.routes and offered is not None else NOT_UNDERSTOOD
         if not was_up and local_port is not None:
-            status.shares_cache = shares_cache(words_of(("llama",), local_port))
+            words = await asyncio.to_thread(words_of, ("llama",), local_port)
+            status.shares_cache = shares_cache(words)
         before, models, slots = {model.name for model in status.models}, [], []
         for model in (each for each in offered or () if each.loaded):
             props = probes.props_of((await asking_about(model.name, ask)("/props")).body)

@@ -1,5 +1,6 @@
 """vLLM (vllm/entrypoints/openai, vllm/v1/core/sched)."""
 
+import asyncio
 from typing import ClassVar
 
 from clairvoyant_cli.backends.adapter import LISTED_OR_LOCKED, Adapter, Found
@@ -54,7 +55,7 @@ class Vllm(Adapter):
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
         """Read it from the command line of its process."""
-        words = [] if local_port is None else self.command_line(local_port)
+        words = [] if local_port is None else await asyncio.to_thread(self.command_line, local_port)
         policies = list(values_of(words, *POLICY_FLAGS))
         if not words or (not policies and any(values_of(words, "--config"))):
             return UNKNOWN

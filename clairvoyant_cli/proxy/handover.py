@@ -65,6 +65,7 @@ class Handed(msgspec.Struct, omit_defaults=True):
     needs: dict[str, int]
     kept: list[KeptPlace] = []
     pid: int = 0
+    seen: list[str] = []  # servers that were up
     addresses: list[Address] = []  # of the sockets that it has passed
     token: str = ""  # its run token
     key: bytes = b""  # of the hashes of conversations
@@ -178,6 +179,7 @@ class Handover:
             self._needs(),
             daemon.resubmissions.export(),
             os.getpid(),
+            [name_of(server) for server in daemon.pool if server.status.seen],
             list(kept),
             access.run_token,
             bytes(KEY),

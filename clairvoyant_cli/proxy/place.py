@@ -84,6 +84,8 @@ class Predecessor:
         if handed.said:
             before, access.clients = access.clients, replace(access.clients, said=handed.said)
             operation.set_clients(access.clients, before)
+        for server in daemon.pool:
+            server.status.seen = server.status.seen or name_of(server) in handed.seen
         self._heed(daemon, handed)
 
     def _heed(self, daemon: Daemon, handed: Handed) -> None:

@@ -155,6 +155,18 @@ async def test_a_replaced_daemon_saves_what_it_learned_once_and_never_again() ->
         assert len(kept.finished_ones) == 1
 
 
+async def test_requests_wait_for_a_server_that_was_up_before_the_new_daemon_started() -> None:
+    async with serving(NOWHERE, announced=True) as before:
+        before.pool.first.status.seen = True
+        listen = before.base_url.removeprefix("http://")
+        async with (
+            serving(NOWHERE, announced=True, replace=True, listen=listen) as new,
+            raw_client(new.base_url) as client,
+        ):
+            client.send(chat("short"))
+            await until(new, lambda state: state.waits == 1 and new.pool.first.away)
+
+
 @pytest.mark.posix
 async def test_the_old_daemon_goes_on_if_the_new_one_dies() -> None:
     async with old() as before:

@@ -76,7 +76,8 @@ def _history_values(begun: Begun, seen_at: float) -> tuple[object, ...]:
     known |= dict.fromkeys(UNKNOWN_NAMES, "")
     known |= dict.fromkeys(UNKNOWN_FIGURES, 0.0)
     known |= dict.fromkeys(("tokens", "prompt_tokens"))
-    known["sojourn_s"] = seen_at - known.pop("began_at")
+    # When it got a slot is unknown, so that it counts for no time of one.
+    known["sojourn_s"] = known["waited_s"] = seen_at - known.pop("began_at")
     values: tuple[object, ...] = VALUES(
         Finished(**known, finished_at=seen_at, outcome=LOST, status=0, remark=REMARK)
     )

@@ -100,9 +100,7 @@ def command(
         raise InputError("the model may have only letters, digits and -._:@/+ (safe in every shell)")
     base = daemon_url(url).rstrip("/")
     if model is None and any("{model}" in str(CLIENTS[name]) for name in names):
-        model = _model_in_use(url)
-        if model is None:
-            click.echo("clairvoyant: no model is loaded or was used yet; give one with --model", err=True)
+        model = _safe_in_shells(_model_in_use(url))
     export, comment = SHELLS[shell]
     for name in names or USUAL:
         client = CLIENTS[name]
@@ -139,7 +137,18 @@ def _model_in_use(url: str | None) -> str | None:
 
         with suppress(ClairvoyantError), opened_database(None) as database:
             found = next((request.model for request in newest(database, Span(), 1)), None)
-    return found if found is not None and MODELS.fullmatch(found) else None
+    return found
+
+
+def _safe_in_shells(model: str | None) -> str | None:
+    """Return a model that may be printed; None, with a line on standard error, if there is none."""
+    if model is not None and MODELS.fullmatch(model):
+        return model
+    news = "no model is loaded or was used yet; give one with --model"
+    if model is not None:  # its control characters must not reach the terminal
+        news = f"the name of the model, {model!a}, is not safe in every shell; set it by hand"
+    click.echo(f"clairvoyant: {news}", err=True)
+    return None
 
 
 def model_of(snapshot: Snapshot) -> str | None:

@@ -40,7 +40,7 @@ from clairvoyant_cli.takeover.servers import RunningServer, fault, find_running,
 
 READY_S = 60.0
 LOOK_EVERY_S = 0.05
-REPLACED = ("backend", "start", "log_file")
+REPLACED = ("backend", "start", "log_file", "replace")
 """Flags of a running daemon that a takeover sets itself, or its service."""
 
 APP_ADVICE = """\

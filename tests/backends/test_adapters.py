@@ -134,6 +134,19 @@ async def test_a_server_that_questions_disturb_is_never_asked_for_its_models() -
     assert "/v1/models" not in asked
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("docker-model-runner", "/anthropic/v1/messages"),
+        ("lemonade", "/v0/chat/completions"),
+        ("lemonade", "/api/v0/completions"),
+        ("llama-cpp-python", "/v1/engines/copilot-codex/completions"),
+    ],
+)
+def test_a_servers_other_paths_to_a_route_are_queued_as_well(name: str, path: str) -> None:
+    assert adapter_of(name).route_of(b"POST", path).work is Work.GENERATE
+
+
 async def test_a_model_that_an_imitator_of_ollama_has_loaded_is_known() -> None:
     loaded = {"models": [{"name": "ai/smollm2:latest"}]}
     slots = [{"id": number} for number in range(4)]

@@ -63,6 +63,7 @@ def test_only_an_ended_daemon_lost_its_requests(tmp_path: Path, model: str) -> N
     assert (row.tokens, row.body, row.status) == (None, None, 0)
     assert abs(row.finished_at - time.time()) < DEADLINE_S  # when it last wrote
     assert row.finished_at - row.sojourn_s == pytest.approx(BEGUN.began_at)
+    assert row.waited_s == row.sojourn_s  # it counts for no time of a slot
 
 
 def test_a_request_that_ended_is_not_lost(tmp_path: Path) -> None:

@@ -55,6 +55,15 @@ def test_the_last_model_of_the_history_is_the_default(
     assert 'export AIDER_MODEL="openai/second"' in done.output
 
 
+def test_a_model_whose_name_is_unsafe_in_a_shell_is_named_and_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clairvoyant_cli.commands.env._model_in_use", lambda url: "a b\x1b[2J")
+    done = CliRunner().invoke(env, ["--client", "claude-code"])
+    assert r"'a b\x1b[2J', is not safe in every shell; set it by hand" in done.stderr
+    assert "a b" not in done.stdout
+
+
 def test_a_loaded_model_goes_before_the_one_used_last() -> None:
     server = BackendState("s", "ollama", URL, "up", 1, 0, models=(LoadedModel("a"), LoadedModel("b")))
     loaded = replace(EMPTY, backends=(server,))

@@ -18,7 +18,7 @@ class DockerModelRunner(ImitatesOllama):
     start_command = "docker desktop enable model-runner --tcp 12434"
     get_model_command = "docker model pull ai/smollm2"
     LIMITS = "it does not report how many answers it gives at once: --slots N, for llama.cpp usually 4"
-    routes = under("/engines", "/engines/llama.cpp", "/engines/vllm", "/engines/mlx")
+    routes = under("/engines", "/engines/llama.cpp", "/engines/vllm", "/engines/mlx", "/anthropic")
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         """Know it by who owns its models, or by its engines where it has none."""

@@ -9,6 +9,7 @@ from clairvoyant_cli.protocols.probes import ProbeAnswer
 from clairvoyant_cli.protocols.request_bodies import short_name
 
 HEALTH = "/api/v1/health"
+ROUTES = {**under("/api"), **{path.replace("/v1/", "/v0/"): route for path, route in under("/api").items()}}
 
 
 class Lemonade(ImitatesOllama):
@@ -20,7 +21,7 @@ class Lemonade(ImitatesOllama):
     start_command = "lemonade-server serve"
     get_model_command = "lemonade-server pull MODEL"
     LIMITS = "it reports slots only while one llama.cpp model is loaded; else set --slots N"
-    routes = under("/api")
+    routes = ROUTES
     TELLS_SLOTS = True
     health_path = HEALTH
 

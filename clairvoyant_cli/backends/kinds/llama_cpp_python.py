@@ -4,7 +4,7 @@ from clairvoyant_cli.backends.adapter import Adapter, Found, Status, Turn
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.model_settings import ModelSettings
-from clairvoyant_cli.protocols.routes import Family
+from clairvoyant_cli.protocols.routes import ROUTES, Family
 
 DESCRIPTION, TITLE = "/openapi.json", "🦙 llama.cpp Python API"
 
@@ -21,9 +21,10 @@ class LlamaCppPython(Adapter):
     get_model_command = start_command
     LIMITS = (
         "unless it is started with --interrupt_requests False, any other request cuts a running stream "
-        "short, so no client must bypass the proxy or list the models"
+        "short, so no client must bypass the proxy, list the models or count tokens"
     )
     SPEAKS = frozenset((Family.OPENAI,))
+    routes = ROUTES | {"/v1/engines/copilot-codex/completions": ROUTES["/v1/completions"]}
     TURN = Turn.DISTURBED
     CONTINUES = ()
     ANSWERS_ANY_MODEL = True

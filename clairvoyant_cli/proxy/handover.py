@@ -30,12 +30,15 @@ import msgspec
 from clairvoyant_cli.addresses import Address, joined
 from clairvoyant_cli.http.limits import ConnectedClient
 from clairvoyant_cli.protocols.conversation import KEY
+from clairvoyant_cli.proxy.access.programs import Program
 from clairvoyant_cli.proxy.composition import Daemon, policy_of
 from clairvoyant_cli.proxy.listening_socket import Listeners
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.kept_places import KeptPlace, Left
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import InvalidError, RefusedError
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.system import send_sockets, unix_connection
 
 LOOK_EVERY_S = 0.25
@@ -53,10 +56,16 @@ class Wanted(msgspec.Struct):
 
 
 class Moved(msgspec.Struct):
-    """The first line in the pipe of a queued request: the bytes that follow, and its place."""
+    """The first line in the pipe of a queued request: the bytes that follow, its id and age, its client's
+    program, and what the operator has set.
+    """
 
     size: int
-    place: KeptPlace | None = None
+    left: Left
+    program: Program | None = None
+    promoted: bool = False
+    priority: int | None = None
+    urgency: int | None = None
 
 
 class Handed(msgspec.Struct, omit_defaults=True):
@@ -244,7 +253,7 @@ class Handover:
             return
         passing, sockets = _Passing(connection, exchange), [client]
         if exchange is not None:
-            sockets.append(self._piped(exchange, raw))
+            sockets.append(self._piped(passing, exchange.job, raw))
         passed = False
         with suppress(OSError):  # the new daemon may have died
             passed = send_sockets(self._channel, sockets)
@@ -256,15 +265,21 @@ class Handover:
         else:
             self._keep(passing)
 
-    def _piped(self, exchange: Exchange, raw: bytes) -> socket.socket:
+    def _piped(self, passing: _Passing, job: Job, raw: bytes) -> socket.socket:
         """Return a pipe from which a queued request can be read; it is not started meanwhile."""
-        job, now = exchange.job, self.daemon.journal.clock()
+        now, programs = self.daemon.journal.clock(), self.daemon.access.programs
         self.daemon.dispatcher.scheduler.hold(job.id, now)
-        left = Left(job.id, now - job.arrival_s, now, moved=True)
-        place = KeptPlace(job.client, job.claimed, job.prefix.hashes[-1], left) if job.prefix else None
+        moved = Moved(
+            len(raw),
+            Left(job.id, now - job.arrival_s, now),
+            None if programs is None else programs.known(passing.connection),
+            job.promoted,
+            int(job.rank) if job.by_operator and not job.promoted else None,
+            job.urgency if job.urgency_by == UrgencySource.OPERATOR else None,
+        )
         theirs, ours = socket.socketpair()
         ours.setblocking(False)
-        self.daemon.spawn(_write(ours, msgspec.json.encode(Moved(len(raw), place)) + b"\n" + raw))
+        self.daemon.spawn(_write(ours, msgspec.json.encode(moved) + b"\n" + raw))
         return theirs
 
     def _keep(self, passing: "_Passing") -> None:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +23,8 @@ from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.handover import GOODBYE, SIGN, Handed, Handover, Moved, Wanted, name_of
 from clairvoyant_cli.proxy.listening_socket import Listeners
+from clairvoyant_cli.proxy.queue.exchange import Exchange
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.state.client import ControlClient, RunningDaemon, admin_token, state_dir
 from clairvoyant_cli.system import create_for_owner, process_start, receive_sockets, remove, unix_listener
 
@@ -47,6 +50,7 @@ class Predecessor:
     handed: Handed = field(default_factory=lambda: Handed({}))
     _channel: socket.socket | None = None
     _received: int = 0
+    _moved: dict[str, Moved] = field(default_factory=dict)  # by their ids here, until they are admitted
     _lines: AsyncGenerator[bytes, None] | None = None
 
     async def take_place(self, listeners: Listeners) -> None:
@@ -97,6 +101,7 @@ class Predecessor:
     async def follow(self, daemon: Daemon) -> None:
         """Take over connections and slots until the old daemon has ended."""
         loop = asyncio.get_running_loop()
+        daemon.admitted.functions.append(partial(self._admitted, daemon))
         if self._channel is not None:
             loop.add_reader(self._channel.fileno(), self._receive, self._channel, daemon)
         news = f"took the place of process {self.handed.pid}, which finishes the requests that it has started"
@@ -128,19 +133,34 @@ class Predecessor:
         pipe: socket.socket | None = None,
     ) -> None:
         """Take over a connection, and the request in its pipe: it was sent to the old daemon."""
-        raw = b""
+        raw, moved = b"", None
         if pipe is not None:
             line, _, raw = (await _read(pipe)).partition(b"\n")
-            moved = msgspec.json.decode(line, type=Moved) if line else Moved(-1)
-            if len(raw) != moved.size:
+            moved = msgspec.json.decode(line, type=Moved) if line else None
+            if moved is None or len(raw) != moved.size:
                 client.close()  # the old daemon has died
                 return
-            daemon.resubmissions.take_in(filter(None, [moved.place]))
         channel.send(SIGN.pack(number))
         client.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: ClientConnection(daemon.handle, daemon.spawn, daemon.connections, raw), client
-        )
+        connection = ClientConnection(daemon.handle, daemon.spawn, daemon.connections, raw)
+        if moved is not None:
+            daemon.resubmissions.moved[connection] = moved.left
+            self._moved[moved.left.next_id] = moved
+            if moved.program is not None and daemon.access.programs is not None:
+                daemon.access.programs.learn(connection, moved.program)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client)
+
+    def _admitted(self, daemon: Daemon, exchange: Exchange) -> None:
+        """Set what the operator of the old daemon has set of a request."""
+        moved, dispatcher, now = self._moved.pop(exchange.id, None), daemon.dispatcher, daemon.journal.clock()
+        if moved is None:
+            return
+        if moved.priority is not None:
+            dispatcher.scheduler.reprioritise(exchange.id, moved.priority, now)
+        if moved.promoted:
+            dispatcher.scheduler.promote(exchange.id, now)
+        if moved.urgency is not None:
+            dispatcher.set_urgency(exchange, moved.urgency, UrgencySource.OPERATOR)
 
     def leave(self) -> None:
         """Tell the old daemon that this one stops on purpose, or has been replaced itself."""

@@ -14,9 +14,12 @@ from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy import place
+from clairvoyant_cli.proxy.access.programs import Program, Programs
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.proxy.requests.kept_places import KeptPlace, Left, Resubmissions
+from clairvoyant_cli.scheduler.job import FIRST
+from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.state.client import ControlClient
 from tests.fakes.raw_http import RawClient, chat, get, post, raw_client
 from tests.fakes.remembered import Kept
@@ -126,6 +129,29 @@ async def test_a_request_that_is_passed_on_keeps_its_age(raw: bytes) -> None:
             (same,) = new.dispatcher.scheduler
             assert same.id == f"{job.id}.2"
             assert same.arrival_s == pytest.approx(job.arrival_s, abs=0.5)
+            before.engine.thaw()
+            assert (await client.response(b"POST")).status == 200
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("promoted", [False, True])
+async def test_what_is_known_of_a_request_is_passed_on(promoted: bool) -> None:
+    known = Programs(lambda ends: dict.fromkeys(ends, Program("ann")))
+    async with old(programs=known) as before, raw_client(before.daemon.base_url) as client:
+        client.send(chat("short"))
+        scheduler, dispatcher = before.daemon.dispatcher.scheduler, before.daemon.dispatcher
+        await until(before.daemon, lambda _: [job.client for job in scheduler] == ["ann"])
+        (job,) = scheduler
+        scheduler.reprioritise(job.id, 7, 0.0)
+        dispatcher.set_urgency(dispatcher.live[job.id], 0, UrgencySource.OPERATOR)
+        if promoted:
+            scheduler.promote(job.id, 0.0)
+        async with before.replaced(programs=Programs(lambda ends: {})) as new:
+            await until(new, lambda state: state.waits == 1)
+            (same,) = new.dispatcher.scheduler
+            assert (same.client, same.program) == ("ann", "ann")
+            assert (same.rank, same.promoted) == (FIRST if promoted else 7.0, promoted)
+            assert (same.urgency, same.urgency_by) == (0, UrgencySource.OPERATOR)
             before.engine.thaw()
             assert (await client.response(b"POST")).status == 200
 

@@ -151,13 +151,14 @@ class ExchangeFactory:
         pool, prompt_tokens = self.times.pool, self.times.prompt_tokens(parsed)
         claimed, parent = claims_of(request.head, parsed.conversation)
         chain, waiting = parsed.conversation.chain, len(pool.queue)
-        left = self.resubmissions.take(asks.client, claimed, chain, now, waiting=waiting)
+        moved = self.resubmissions.moved.pop(request.connection, None)
+        left = self.resubmissions.take(asks.client, claimed, chain, now, waiting=waiting, moved=moved)
         if left is None:
             self._ids += 1
             job_id, age_s = f"{self._boot}-{self._ids}", 0.0
         else:
             job_id, age_s = left[0].next_id, left[1]
-            how = "was passed on by another daemon" if left[0].moved else "was sent again"
+            how = "was passed on by another daemon" if moved else "was sent again"
             news = f"{job_id}: {left[0].id} {how} and keeps its age of {age_s:.0f} s"
             self.journal.event(logging.INFO, news)
         job = Job(

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
+from clairvoyant_cli.http.limits import ConnectedClient
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.scheduler.chain import Chain
 
@@ -24,7 +26,6 @@ class Left:
     id: str
     age_s: float
     left_s: float
-    moved: bool = False  # its client is still there: another daemon has passed it on
 
     @property
     def next_id(self) -> str:
@@ -49,6 +50,8 @@ class Resubmissions:
     """
 
     enabled: bool = True
+    moved: WeakKeyDictionary[ConnectedClient, Left] = field(default_factory=WeakKeyDictionary)
+    """The requests that another daemon has passed on, by connection."""
     _left: dict[str, OrderedDict[tuple[str, int], Left]] = field(default_factory=dict)
     _number: int = 0  # of all principals
     _emptied_s: float = -inf  # when nothing waited last
@@ -96,15 +99,15 @@ class Resubmissions:
             self._keep(place)
 
     def take(
-        self, client: str, claimed: str, chain: Chain, now: float, *, waiting: int
+        self, client: str, claimed: str, chain: Chain, now: float, *, waiting: int, moved: Left | None = None
     ) -> tuple[Left, float] | None:
         """Return the request that this one is again, and the age that it keeps, in seconds; None if there is
         none. It is returned once. Call it for each request, with how many are `waiting`: time in which nobody
-        waited adds no age.
+        waited adds no age. One that was `moved` is known.
         """
         if not waiting:
             self._emptied_s = now
-        left = self._take(client, (claimed, chain.hashes[-1])) if chain.hashes else None
+        left = moved or (self._take(client, (claimed, chain.hashes[-1])) if chain.hashes else None)
         if left is None or now - left.left_s > KEPT_S:
             return None
         return left, left.age_s + now - max(left.left_s, self._emptied_s)

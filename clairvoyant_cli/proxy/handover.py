@@ -11,7 +11,8 @@ Rule 4: the answer at `/_clairvoyant/replace` lasts as long as the old daemon, a
 each server it still needs; the new one uses the others only. That number never rises, as no connection comes.
 Rule 5: the old daemon saves its learned state before it hands over, and none after that.
 Rule 6: if the new daemon dies before the old one has ended, the old one accepts clients again, unless the new
-one has said that it stops on purpose or has been replaced itself (`GOODBYE`).
+one has said that it stops on purpose or has been replaced itself (`GOODBYE`). Then the old one closes its
+listening sockets.
 """
 
 import asyncio
@@ -307,6 +308,7 @@ class Handover:
         for (number,) in SIGN.iter_unpack(data):
             if number == GOODBYE:
                 self._returns = False
+                self.listeners.close()  # nobody accepts what would come
             elif (passing := self._passing.pop(number, None)) is not None:
                 self._confirmed(passing)
         if not data:

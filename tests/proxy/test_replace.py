@@ -208,6 +208,17 @@ async def test_the_old_daemon_goes_on_if_the_new_one_dies() -> None:
             assert (await client.ask(chat("short"))).status == 200
 
 
+@pytest.mark.posix
+async def test_clients_are_refused_once_the_new_daemon_has_stopped() -> None:
+    async with old() as before:
+        async with before.replaced() as new:
+            assert listens(new)
+        await until(before.daemon, lambda _: not listens(before.daemon))
+        before.engine.thaw()
+        assert (await before.holder.response(b"POST")).whole
+        await ended(before.daemon)
+
+
 async def test_what_waits_in_the_old_socket_is_served_where_sockets_cannot_be_passed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -105,7 +105,7 @@ class Resubmissions:
         none. It is returned once. Call it for each request, with how many are `waiting`: time in which nobody
         waited adds no age. One that was `moved` is known.
         """
-        if not waiting:
+        if not (waiting or moved):
             self._emptied_s = now
         left = moved or (self._take(client, (claimed, chain.hashes[-1])) if chain.hashes else None)
         if left is None or now - left.left_s > KEPT_S:

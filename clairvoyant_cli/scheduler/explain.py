@@ -160,9 +160,10 @@ class Standings(Sequence[Standing]):
         if job.held or job.parked:
             return Cause.HELD if job.held else Cause.SESSION
         scheduler, takers = self._scheduler, self._starts.takers(job)
-        if not takers or scheduler.clients.is_limited(job.client):
-            lent = any(server.lent for server in scheduler.fleet.servers.values())
-            return Cause.LIMIT if takers else self._policy.cause if lent else Cause.DOWN
+        if not takers and not any(server.lent for server in scheduler.fleet.servers.values()):
+            return Cause.DOWN
+        if scheduler.clients.is_limited(job.client):
+            return Cause.LIMIT
         if job.rank == FIRST:
             return Cause.PROMOTED
         if self._by_guard is not None and (job is self._by_guard or (late_s or 0.0) > 0.0):
@@ -170,7 +171,7 @@ class Standings(Sequence[Standing]):
         if job.background_levels:
             return Cause.CHORE
         residency, policy = scheduler.fleet.residency, self._policy
-        if residency.prices and all(residency.replaces(taker.id, job.affinity) for taker in takers):
+        if residency.prices and {residency.replaces(each.id, job.affinity) for each in takers} == {True}:
             return Cause.SWAP
         if job.rank or (policy.by_level and job.urgency is not None):
             return Cause.URGENT

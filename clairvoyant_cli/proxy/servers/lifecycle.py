@@ -241,7 +241,7 @@ class ServerLifecycle:
                 server.id, slots, last_resort=last_resort, weight=server.config.weight, at_once=server.at_once
             )
             there = self.dispatcher.scheduler.fleet.servers[server.id]
-            there.lent, status = server.lent, server.status
+            there.lent, status = server.lent * takes_work[server.id], server.status
             there.cache.start_with(status.cache_tokens)
             there.model_slots, there.shared_tokens = status.model_slots, inf
             if status.shares_cache and server.slots > 1:  # what the contexts of all may have together

@@ -9,6 +9,7 @@ Rule 3: requests that have not been started are passed on with their connections
 all that wait are in one queue. The old daemon serves the others to their ends.
 Rule 4: the answer at `/_clairvoyant/replace` lasts as long as the old daemon, and tells how many slots of
 each server it still needs; the new one uses the others only. That number never rises, as no connection comes.
+What the old one runs of a client counts towards the client's limit.
 Rule 5: the old daemon saves its learned state before it hands over, and none after that.
 Rule 6: if the new daemon dies before the old one has ended, the old one accepts clients again, unless the new
 one has said that it stops on purpose or has been replaced itself (`GOODBYE`). Then the old one closes its
@@ -19,7 +20,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -70,9 +72,12 @@ class Moved(msgspec.Struct):
 
 
 class Handed(msgspec.Struct, omit_defaults=True):
-    """What the old daemon says: `needs`, its slots of each server, and places kept since; the rest once."""
+    """What the old daemon says: `needs`, its slots of each server, its `running` requests of each client, and
+    places kept since; the rest once.
+    """
 
     needs: dict[str, int]
+    running: dict[str, int] = {}
     kept: list[KeptPlace] = []
     pid: int = 0
     seen: list[str] = []  # servers that were up
@@ -134,11 +139,11 @@ class Handover:
             self._channel = unix_connection(wanted.channel) if wanted.channel else None
             self._closes = self._channel is None
             yield _event(await self._hand_over())
-            needs: Mapping[str, int] = {}
+            said = None
             while not self._over:
-                if daemon.resubmissions or needs != self._needs():
-                    needs = self._needs()
-                    yield _event(Handed(dict(needs), daemon.resubmissions.export()))
+                if daemon.resubmissions or said != self._used():
+                    said = self._used()
+                    yield _event(Handed(*said, daemon.resubmissions.export()))
                 else:
                     yield b": \n\n"  # a new daemon that has died is noticed
                 await self._change()
@@ -186,7 +191,7 @@ class Handover:
         daemon.journal.event(logging.INFO, f"another daemon takes the place of this one, which has {left}")
         operation, access = daemon.operation, daemon.access
         return Handed(
-            self._needs(),
+            *self._used(),
             daemon.resubmissions.export(),
             os.getpid(),
             [name_of(server) for server in daemon.pool if server.status.seen],
@@ -198,15 +203,18 @@ class Handover:
             dict(access.clients.said),
         )
 
-    def _needs(self) -> dict[str, int]:
-        """Return how many slots of each server this daemon may still use, with those of the one before it."""
+    def _used(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return how many slots of each server this daemon may still use, and how many requests of each
+        client it runs, with those of the daemon before it.
+        """
         daemon, scheduler = self.daemon, self.daemon.dispatcher.scheduler
         coming = len(scheduler) + sum(each.undecided for each in daemon.connections.every)
         needs = {}
         for server in daemon.pool:
             running = len(scheduler.fleet.servers[server.id].running)
             needs[name_of(server)] = server.lent + max(running, min(server.room, running + coming))
-        return needs
+        clients = scheduler.clients
+        return needs, dict(Counter(clients.running) + Counter(clients.lent))
 
     def _wake(self) -> None:
         self._changed.set()

@@ -96,6 +96,7 @@ class Predecessor:
         daemon.resubmissions.take_in(handed.kept)
         for server in daemon.pool:
             server.lent = handed.needs.get(name_of(server), 0)
+        daemon.dispatcher.scheduler.clients.lent = handed.running
         daemon.lifecycle.share_out()
 
     async def follow(self, daemon: Daemon) -> None:

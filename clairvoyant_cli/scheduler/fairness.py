@@ -102,6 +102,7 @@ class Clients:
         self.set_rules(rules, everybody)
         self.waiting = Counter[str]()  # jobs of each client
         self.running: dict[str, int] = {}
+        self.lent: dict[str, int] = {}  # jobs of each client that another scheduler runs on the same servers
         self.turn_s: dict[str, float] = {}  # when a client that still waits had its last start by tau
         self.service = {True: ServiceCounters(), False: ServiceCounters()}  # whether a person waits
 
@@ -134,11 +135,11 @@ class Clients:
     def is_limited(self, client: str) -> bool:
         """Return whether a client has all the slots that it may have."""
         limit = self.limits_of(client).max_running if self.limits_slots else None
-        return limit is not None and self.running.get(client, 0) >= limit
+        return limit is not None and self.running.get(client, 0) + self.lent.get(client, 0) >= limit
 
     def limited(self) -> Collection[str]:
         """Return the clients that have all the slots that they may have."""
-        return [client for client in self.running if self.is_limited(client)]
+        return [client for client in {**self.running, **self.lent} if self.is_limited(client)]
 
     def share_of(self, client: str) -> float:
         """Return a client's weight as a share of those of all that wait."""

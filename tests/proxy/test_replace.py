@@ -147,13 +147,30 @@ async def test_what_is_known_of_a_request_is_passed_on(promoted: bool) -> None:
         if promoted:
             scheduler.promote(job.id, 0.0)
         async with before.replaced(programs=Programs(lambda ends: {})) as new:
-            await until(new, lambda state: state.waits == 1)
+            state = await until(new, lambda state: state.waits == 1)
+            assert state.queue[0].cause == ("promoted" if promoted else "urgent")
             (same,) = new.dispatcher.scheduler
             assert (same.client, same.program) == ("ann", "ann")
             assert (same.rank, same.promoted) == (FIRST if promoted else 7.0, promoted)
             assert (same.urgency, same.urgency_by) == (0, UrgencySource.OPERATOR)
             before.engine.thaw()
             assert (await client.response(b"POST")).status == 200
+
+
+@pytest.mark.posix
+async def test_a_limit_of_a_client_holds_for_both_daemons_together(tmp_path: Path) -> None:
+    limits = secret(tmp_path / "clients.toml", "[defaults]\nmax_running = 1\n")
+    async with (
+        old(clients=limits, slots=2) as before,
+        before.replaced() as new,
+        raw_client(new.base_url) as client,
+    ):
+        client.send(chat("short"))
+        state = await until(new, lambda state: state.waits == 1)
+        assert (new.pool.first.room, state.queue[0].cause) == (1, "limit")
+        before.engine.thaw()
+        assert (await client.response(b"POST")).whole
+        assert (await before.holder.response(b"POST")).whole
 
 
 class Saving(Kept):

@@ -138,6 +138,7 @@ class Handover:
         try:
             self._channel = unix_connection(wanted.channel) if wanted.channel else None
             self._closes = self._channel is None
+            yield b"data: \n\n"  # connected
             yield _event(await self._hand_over())
             said = None
             while not self._over:
@@ -163,8 +164,8 @@ class Handover:
             raise RefusedError("another daemon is taking its place already")
         if daemon.config.start is not None:
             raise RefusedError("its LLM server would end with it (--start)")
-        if daemon.dispatcher.scheduler.paused:
-            raise RefusedError("it is paused; first run: clairvoyant act resume")
+        if daemon.dispatcher.scheduler.paused or daemon.operation.draining:
+            raise RefusedError("it is paused or drains; first run: clairvoyant act resume")
         if not wanted.addresses or wanted.addresses[0] not in self.listeners.addresses:
             where = ", ".join(joined(*each) for each in self.listeners.addresses)
             raise RefusedError(f"it listens on {where}; give the new one the same --listen")

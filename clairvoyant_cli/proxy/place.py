@@ -55,25 +55,27 @@ class Predecessor:
 
     async def take_place(self, listeners: Listeners) -> None:
         """Have the running daemon hand over its place; ClairvoyantError if it does not, and goes on."""
-        with TemporaryDirectory(prefix="clairvoyant-") as folder, ExitStack() as stack:
-            listener = unix_listener(folder)
-            wanted = Wanted(listeners.addresses)
-            if listener is not None:
-                stack.enter_context(listener)
-                wanted.channel = str(listener.getsockname())
-            self._lines = self.client.replace(msgspec.json.encode(wanted))
-            try:
-                async with asyncio.timeout(HAND_OVER_S):
-                    self.handed = msgspec.json.decode(await anext(self._lines), type=Handed)
-                if listener is not None:
-                    self._channel, _ = listener.accept()
-                    self._channel.setblocking(False)
-                    sockets = receive_sockets(self._channel, len(self.handed.addresses)) or []
-                    listeners.take(dict(zip(self.handed.addresses, sockets, strict=True)))
-            except (ClairvoyantError, OSError, StopAsyncIteration, ValueError) as error:
-                await self.close()
-                why = f"cannot take the place of the daemon at {self.client.url}"
-                raise ClairvoyantError(f"{why}: {error or 'it does not answer'}") from None
+        wanted = Wanted(listeners.addresses)
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                with TemporaryDirectory(prefix="clairvoyant-") as folder, ExitStack() as stack:
+                    listener = unix_listener(folder)
+                    if listener is not None:
+                        stack.enter_context(listener)
+                        wanted.channel = str(listener.getsockname())
+                    self._lines = self.client.replace(msgspec.json.encode(wanted))
+                    await anext(self._lines)
+                    if listener is not None:
+                        self._channel, _ = listener.accept()
+                        self._channel.setblocking(False)
+                self.handed = msgspec.json.decode(await anext(self._lines), type=Handed)
+            if self._channel is not None:
+                sockets = receive_sockets(self._channel, len(self.handed.addresses)) or []
+                listeners.take(dict(zip(self.handed.addresses, sockets, strict=True)))
+        except (ClairvoyantError, OSError, StopAsyncIteration, ValueError) as error:
+            await self.close()
+            why = f"cannot take the place of the daemon at {self.client.url}"
+            raise ClairvoyantError(f"{why}: {error or 'it does not answer'}") from None
 
     def inform(self, daemon: Daemon) -> None:
         """Let a daemon know what this one knew, before it serves any request."""

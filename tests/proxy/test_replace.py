@@ -216,6 +216,7 @@ async def test_the_old_daemon_goes_on_if_the_new_one_dies() -> None:
         for _ in range(2):
             async with ControlClient(before.daemon.base_url) as control:
                 lines = control.replace(wanted(before.daemon))
+                assert not await anext(lines)
                 assert list(json.loads(await anext(lines))["needs"].values()) == [1]
                 await lines.aclose()
             await until(before.daemon, lambda _: not before.daemon.replaced and listens(before.daemon))
@@ -272,6 +273,7 @@ async def test_only_the_operator_may_replace_a_daemon(tmp_path: Path, name: str 
     ("obstacle", "why"),
     [
         ("paused", "it is paused"),
+        ("draining", "first run: clairvoyant act resume"),
         ("replaced", "another daemon is taking its place already"),
         ("elsewhere", "it listens on 127.0.0.1"),
         ("start", "would end with"),
@@ -280,6 +282,7 @@ async def test_only_the_operator_may_replace_a_daemon(tmp_path: Path, name: str 
 async def test_a_daemon_that_cannot_be_replaced_goes_on(obstacle: str, why: str) -> None:
     async with serving(NOWHERE, announced=True) as daemon:
         daemon.dispatcher.scheduler.paused = obstacle == "paused"
+        daemon.operation.draining = obstacle == "draining"
         daemon.replaced = obstacle == "replaced"
         daemon.config = replace(daemon.config, start="sleep 9" if obstacle == "start" else None)
         async with ControlClient(daemon.base_url) as control:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 from clairvoyant_cli.backends.adapter import Adapter, Status
 from clairvoyant_cli.backends.adapters import adapter_of
@@ -35,7 +36,9 @@ def named(pool: ServerPool, name: str) -> Server:
 def asking(path: str = "/api/chat", method: bytes = b"POST", **headers: str) -> Request:
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     head = RequestHead(method, path.encode(), Fields([(b"Host", b"127.0.0.1"), *given]))
-    return cast(Request, SimpleNamespace(head=head, connection=SimpleNamespace(peer="ann"), scheduled=True))
+    return cast(
+        Request, SimpleNamespace(head=head, connection=Mock(spec=["peer"], peer="ann"), scheduled=True)
+    )
 
 
 class DaemonParts(Daemon):

@@ -270,7 +270,7 @@ def test_page_and_log_say_what_decides_whether_answers_are_preempted() -> None:
 
 
 def test_the_paths_of_the_installation_are_those_of_the_reference() -> None:
-    page = (DOCS / "install.md").read_text().partition("## What it leaves where")[2].partition("\n## ")[0]
+    page = (DOCS / "install.md").read_text().partition("## What stays on the disk")[2].partition("\n## ")[0]
     rows = [[*row.split(" | "), *"   "] for row in page.splitlines() if "clairvoyant" in row]
     for system in (1, 2, 3):
         for folder in re.findall(r"`((?:~|%)\S.*?clairvoyant)`", " ".join(row[system] for row in rows)):

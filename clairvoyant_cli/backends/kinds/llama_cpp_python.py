@@ -21,7 +21,8 @@ class LlamaCppPython(Adapter):
     get_model_command = start_command
     LIMITS = (
         "unless it is started with --interrupt_requests False, any other request cuts a running stream "
-        "short, so no client must bypass the proxy, list the models or count tokens"
+        "short, so no client may bypass the proxy; listing models or counting tokens through the proxy "
+        "reaches it as well"
     )
     SPEAKS = frozenset((Family.OPENAI,))
     routes = ROUTES | {"/v1/engines/copilot-codex/completions": ROUTES["/v1/completions"]}

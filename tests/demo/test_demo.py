@@ -208,9 +208,13 @@ async def test_the_simulated_server_answers_in_order_and_forgets_a_client_that_l
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with serving(listener, server.routes, 8), client_for(url) as client, asyncio.TaskGroup() as group:
-        endless, *others = [group.create_task(ask(client, call)) for call in calls]
+        endless, *others = [group.create_task(ask(client, calls[0]))]
         while not calls[0].tokens:
             await asyncio.wait([endless], timeout=0.01)
+        for call in calls[1:]:  # each is sent once the one before it waits
+            others.append(group.create_task(ask(client, call)))
+            while len(server._free._waiters or ()) < len(others):
+                await asyncio.wait([endless], timeout=0.01)
         assert not any(each.done() for each in others)
         endless.cancel()
     assert [(call.tokens, call.error) for call in calls[1:]] == [(2, None), (3, None)]

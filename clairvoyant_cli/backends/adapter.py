@@ -113,6 +113,12 @@ def fits(
     return prompt_tokens + len(pieces) + CONTEXT_MARGIN <= (settings.context or UNTOLD_CONTEXT)
 
 
+def slots_in(*given: str) -> int | None:
+    """Return the number of slots of a flag or variable: the last valid one, or None."""
+    known = [int(value) for value in given if value.isascii() and value.isdigit() and len(value) < 6]
+    return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
+
+
 class Adapter:
     """Any OpenAI-compatible server. Has no state: there is one of each, and any number of servers."""
 
@@ -157,12 +163,9 @@ class Adapter:
     chat_path: ClassVar[str] = "/v1/chat/completions"
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Return what answers at `url`, asked by `ask`, if it is this server."""
-        answer = await ask(self.models_path)
-        return Found(self, url, prefix) if answer.status else None
-
-    async def found_by_version(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Return this server if what answers tells its version as this one does."""
+        """Return what answers at `url`, asked by `ask`, if it is this server: by default, if it tells its
+        version as this one does.
+        """
         version = await self.version(ask)
         return None if version is None else Found(self, url, prefix, version)
 
@@ -225,8 +228,7 @@ class Adapter:
         not visible.
         """
         given = values_of(self.command_line(port), *self.SLOTS_FLAGS) if self.SLOTS_FLAGS else ()
-        known = [int(value) for value in given if value.isascii() and value.isdigit() and len(value) < 6]
-        return next((slots for slots in reversed(known) if 1 <= slots <= MAX_SLOTS), None)
+        return slots_in(*given)
 
     def route_of(self, method: bytes, path: str) -> Route:
         """Return what a request is."""

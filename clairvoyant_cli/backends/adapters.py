@@ -5,7 +5,8 @@ from typing import cast
 
 from clairvoyant_cli.addresses import BACKEND_KINDS, OTHER_KIND
 from clairvoyant_cli.backends import kinds
-from clairvoyant_cli.backends.adapter import Adapter
+from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.prober import Ask
 
 
 def _declared(name: str) -> Adapter:
@@ -18,7 +19,15 @@ PREFERRED: tuple[Adapter, ...] = tuple(_declared(name) for name in BACKEND_KINDS
 ADAPTERS = tuple(sorted(PREFERRED, key=lambda kind: kind.TURN))
 """In the order in which a server is asked whether it is one."""
 
-OTHER = Adapter()  # any other OpenAI-compatible server
+
+class Other(Adapter):
+    """Any other OpenAI-compatible server."""
+
+    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
+        return Found(self, url, prefix) if (await ask(self.models_path)).status else None
+
+
+OTHER = Other()
 
 
 def adapter_of(name: str) -> Adapter:

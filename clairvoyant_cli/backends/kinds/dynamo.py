@@ -42,7 +42,7 @@ class Dynamo(Adapter):
         models = probes.openai_models((await ask(self.models_path)).body)
         if models is None or (models and models[0].owner != "nvidia"):
             return None
-        return await self.found_by_version(ask, url, prefix)
+        return await super().identify(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         return probes.openapi_version((await ask("/openapi.json")).body, TITLE)

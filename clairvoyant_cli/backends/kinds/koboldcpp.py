@@ -36,7 +36,7 @@ class KoboldCpp(Adapter):
     health_path = VERSION
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        found = await self.found_by_version(ask, url, prefix)
+        found = await super().identify(ask, url, prefix)
         return None if found is None else Found(self, url, prefix, found.version, slots=1)
 
     async def version(self, ask: Ask) -> str | None:

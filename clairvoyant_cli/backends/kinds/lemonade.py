@@ -1,6 +1,6 @@
 """Lemonade, 11.7.0 (src/cpp/server/server.cpp, ollama_api.cpp)."""
 
-from clairvoyant_cli.backends.adapter import Found, Status
+from clairvoyant_cli.backends.adapter import Status
 from clairvoyant_cli.backends.imitates_ollama import ImitatesOllama, under
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
@@ -24,9 +24,6 @@ class Lemonade(ImitatesOllama):
     routes = ROUTES
     TELLS_SLOTS = True
     health_path = HEALTH
-
-    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         """Return it from its health, which lists what is loaded."""

@@ -1,6 +1,6 @@
 """llama-cpp-python's server, 0.3.36 (llama_cpp/server/app.py)."""
 
-from clairvoyant_cli.backends.adapter import Adapter, Found, Status, Turn
+from clairvoyant_cli.backends.adapter import Adapter, Status, Turn
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.model_settings import ModelSettings
@@ -31,9 +31,6 @@ class LlamaCppPython(Adapter):
     ANSWERS_ANY_MODEL = True
     KNOWN_BY_PORT = False
     health_path = DESCRIPTION
-
-    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         return probes.openapi_version((await ask(DESCRIPTION)).body, TITLE)

@@ -1,6 +1,6 @@
 """MLX Omni Server, 0.5.3 (src/mlx_omni_server/main.py, chat/openai/router.py)."""
 
-from clairvoyant_cli.backends.adapter import Adapter, Found
+from clairvoyant_cli.backends.adapter import Adapter
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.routes import Family
@@ -22,9 +22,6 @@ class MlxOmniServer(Adapter):
     SPEAKS = frozenset((Family.OPENAI, Family.ANTHROPIC))
     KNOWN_BY_PORT = False
     RUNS_ON_S = 600.0
-
-    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        return await self.found_by_version(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         """Return "": its description has the version of its framework's example."""

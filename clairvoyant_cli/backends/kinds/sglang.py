@@ -43,7 +43,7 @@ class SgLang(Adapter):
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
         if (await ask(self.models_path)).status not in LISTED_OR_LOCKED:
             return None
-        return await self.found_by_version(ask, url, prefix)
+        return await super().identify(ask, url, prefix)
 
     async def heeding(self, ask: Ask, local_port: int | None) -> Heeding:
         for path in reversed(INFO_PATHS):

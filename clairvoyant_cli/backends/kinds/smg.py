@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from clairvoyant_cli.backends.adapter import Adapter, Found, Turn
+from clairvoyant_cli.backends.adapter import Adapter, Turn
 from clairvoyant_cli.backends.priority import Priority
 from clairvoyant_cli.backends.prober import Ask
 from clairvoyant_cli.protocols import probes
@@ -35,11 +35,8 @@ class Smg(Adapter):
     KNOWN_BY_PORT = False
     TURN = Turn.ROUTER
 
-    async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:
-        """Know it by its own version: other questions it passes on to its workers."""
-        return await self.found_by_version(ask, url, prefix)
-
     async def version(self, ask: Ask) -> str | None:
+        """Return its own version: it passes on other questions to its workers."""
         version = probes.version_of((await ask("/get_loads")).body) or ""
         return version.removeprefix(VERSION_PREFIX) if version.startswith(VERSION_PREFIX) else None
 

@@ -48,7 +48,7 @@ class Vllm(Adapter):
         models = probes.openai_models(listing.body)
         if listing.status not in LISTED_OR_LOCKED or (models and models[0].owner != self.name):
             return None
-        return await self.found_by_version(ask, url, prefix)
+        return await super().identify(ask, url, prefix)
 
     async def version(self, ask: Ask) -> str | None:
         return probes.version_of((await ask("/version")).body)

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -82,6 +83,12 @@ def command(config_file: Path | None, replace: bool, **flags: Any) -> None:
     config = load_serve_config(given, file=config_file)
     with log_of(config):
         run(_serve(config, takes_place=replace))
+
+
+def given_by(words: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that flags give; the errors of click if they are invalid. `--replace` is none."""
+    params = command.make_context("serve", list(words)).params
+    return {name: value for name, value in params.items() if value is not None and name != "replace"}
 
 
 def _heed_signals(daemon: "Daemon") -> None:

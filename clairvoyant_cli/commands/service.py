@@ -358,15 +358,14 @@ def standalone_flags(flags: Sequence[str], environment: Mapping[str, str]) -> tu
 
 def _parsed(flags: Sequence[str]) -> dict[str, Any]:
     """Return the settings that flags for `serve` name; ClairvoyantError if they are invalid."""
-    from clairvoyant_cli.commands.serve import command as serve  # slow to load
+    from clairvoyant_cli.commands.serve import given_by  # slow to load
 
     try:
-        given = serve.make_context("serve", list(flags)).params
+        return given_by(flags)
     except click.UsageError as error:
         raise InputError(f"invalid flags for clairvoyant serve: {error.message}") from None
     except click.exceptions.Exit:
         raise InputError("with these flags clairvoyant serve would exit at once") from None
-    return {name: value for name, value in given.items() if value is not None and name != "replace"}
 
 
 def show_actions(actions: Sequence[Action]) -> None:

@@ -12,7 +12,7 @@ import click
 import psutil
 
 from clairvoyant_cli.addresses import MOVABLE, is_loopback, local_url
-from clairvoyant_cli.commands.serve import command as serve
+from clairvoyant_cli.commands.serve import given_by
 from clairvoyant_cli.commands.service import (
     check_serve_flags,
     daemons_with_log,
@@ -40,7 +40,7 @@ from clairvoyant_cli.takeover.servers import RunningServer, fault, find_running,
 
 READY_S = 60.0
 LOOK_EVERY_S = 0.05
-REPLACED = ("backend", "start", "log_file", "replace")
+REPLACED = ("backend", "start", "log_file")
 """Flags of a running daemon that a takeover sets itself, or its service."""
 
 APP_ADVICE = """\
@@ -159,10 +159,12 @@ def _flags_of_daemon(kind: str, *, is_service: bool) -> list[str]:
     flags: list[str] = []
     with suppress(psutil.Error, ValueError):
         words = psutil.Process(daemons[0].pid).cmdline()
-        params = serve.make_context("serve", words[words.index("serve") + 1 :]).params
-        params["config"] = params.pop("config_file")
-        given = {name: value for name, value in params.items() if value is not None and name not in REPLACED}
+        given = given_by(words[words.index("serve") + 1 :])
+        if "config_file" in given:
+            given["config"] = given.pop("config_file")
         for name, value in given.items():
+            if name in REPLACED:
+                continue
             flag = f"--{name.replace('_', '-')}"
             flags.append(flag if value is True else f"{flag}={value}")
         if is_service and len(daemons) == 1:

@@ -277,8 +277,7 @@ class ArrivalOrder:
             if len(blocked) == len(self._servers):
                 left += self._pending[index:]
                 break
-            # The one that it started on, once that is known.
-            able = {run.server_id} if run.server_id else set(run.able or self._servers)
+            able = self._able(run)
             if able & blocked or len(able) != 1 or not self._place(run, next(iter(able)), clock_s):
                 blocked |= able
                 left.append(run)
@@ -298,6 +297,10 @@ class ArrivalOrder:
             if run.subject is not None and run.end_s < inf:
                 pairs.append(_pair(run, run.start_s))
         return pairs
+
+    def _able(self, run: _Run) -> set[str]:
+        """Return the servers that may have it: the one that it started on, once that is known."""
+        return {run.server_id} if run.server_id else set(run.able or self._servers)
 
     def _place(self, run: _Run, server_id: str, clock_s: float) -> bool:
         """Give a request its place on a server; False if that is not known yet."""
@@ -334,8 +337,7 @@ class ArrivalOrder:
             free[name] = ends or [(clock_s, slot) for slot in range(server.size)]
             heapify(free[name])
         for run in self._pending:
-            names = {run.server_id} if run.server_id else run.able or self._servers
-            if able := [name for name in names if free.get(name)]:
+            if able := [name for name in self._able(run) if free.get(name)]:
                 name = min(able, key=lambda name: free[name][0])
                 free_s, slot = free[name][0]
                 start_s = max(free_s, run.arrived_s)

@@ -133,8 +133,7 @@ class Dispatcher:
         if exchange.attempt is None:
             self.scheduler.cancel(exchange.id, self._clock())
         else:
-            # With a successful answer, the backend had loaded the model.
-            self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
+            self._free(exchange, status)
         self._told.ended(exchange)
         self._forget(exchange)
 
@@ -220,8 +219,12 @@ class Dispatcher:
         try:
             await release(exchange)
         finally:
-            self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
+            self._free(exchange, status)
             self._forget(exchange)
+
+    def _free(self, exchange: Exchange, status: int) -> None:
+        # With a successful answer, the backend had loaded the model.
+        self.scheduler.finish(exchange.id, self._clock(), served=200 <= status < 300)
 
     def _settle(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         exchange.end = RequestEnd(outcome, status, self._clock())

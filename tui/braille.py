@@ -30,7 +30,7 @@ def area(name: str, values: Sequence[float | None], tone: Tone, width: int, heig
 
 
 def _braille(heights: Sequence[int], top: int) -> str:
-    """Return the dots of a cell, whose upper edge is so many dots high, under the heights of its columns."""
+    """Return the Braille cell whose upper edge is `top` dots high; `heights` are those of its two columns."""
     bits = 0
     for x, height in enumerate(heights):
         for y in range(max(0, top - height), 4):

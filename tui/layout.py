@@ -138,7 +138,7 @@ def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, R
 
 
 def _left(box: Region, wish: SizeHint, running: int, recent: int) -> dict[str, Region]:
-    """Return the column of requests, with so many slots; what the queue leaves is for those that ended."""
+    """Return the left column, for `running` slots; ended requests get the rows that the queue leaves."""
     slots, sessions = 2 + min(running, max(2, wish.rows["running"])), wish.rows["sessions"]
     room = box.height - slots - recent
     sessions = min(2 + sessions, room // 2) if sessions else 0  # of the queue's, at most half

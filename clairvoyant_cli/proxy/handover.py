@@ -3,17 +3,18 @@
 Rule 1: the new daemon asks at `/_clairvoyant/replace` once it is ready to serve. Until then the old one knows
 nothing of it; if the new one fails to start, nothing has happened.
 Rule 2: the old daemon passes its listening sockets and its idle connections over a Unix socket, so no client
-sees that another process answers. What waits to be accepted stays in the shared socket. On Windows, which
-cannot pass them, the old daemon closes them and the new one listens as soon as the address is free.
+sees that another process answers. Connections that are not accepted yet stay in the listening socket, which
+both processes share. Windows cannot pass sockets: there, the old daemon closes them, and the new one listens
+as soon as the address is free.
 Rule 3: requests that have not been started are passed on with their connections and keep their age, so that
 all that wait are in one queue. The old daemon serves the others to their ends.
 Rule 4: the answer at `/_clairvoyant/replace` lasts as long as the old daemon, and tells how many slots of
 each server it still needs; the new one uses the others only. That number never rises, as no connection comes.
 What the old one runs of a client counts towards the client's limit.
 Rule 5: the old daemon saves its learned state before it hands over, and none after that.
-Rule 6: if the new daemon dies before the old one has ended, the old one accepts clients again, unless the new
-one has said that it stops on purpose or has been replaced itself (`GOODBYE`). Then the old one closes its
-listening sockets.
+Rule 6: if the new daemon dies before the old one has ended, the old one accepts clients again. A new daemon
+that stops on purpose, or has been replaced itself, says so (`GOODBYE`), and the old one closes its listening
+sockets.
 """
 
 import asyncio
@@ -193,15 +194,15 @@ class Handover:
         operation, access = daemon.operation, daemon.access
         return Handed(
             *self._used(),
-            daemon.resubmissions.export(),
-            os.getpid(),
-            [name_of(server) for server in daemon.pool if server.status.seen],
-            list(kept),
-            access.run_token,
-            bytes(KEY),
-            operation.policy * (operation.policy != policy_of(daemon.config).name),
-            (operation.tau_s or 0.0) if operation.tau_source == "operator" else None,
-            dict(access.clients.said),
+            kept=daemon.resubmissions.export(),
+            pid=os.getpid(),
+            seen=[name_of(server) for server in daemon.pool if server.status.seen],
+            addresses=list(kept),
+            token=access.run_token,
+            key=bytes(KEY),
+            policy="" if operation.policy == policy_of(daemon.config).name else operation.policy,
+            tau_s=(operation.tau_s or 0.0) if operation.tau_source == "operator" else None,
+            said=dict(access.clients.said),
         )
 
     def _used(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -282,10 +283,10 @@ class Handover:
         moved = Moved(
             len(raw),
             Left(job.id, now - job.arrival_s, now),
-            None if programs is None else programs.known(passing.connection),
-            job.promoted,
-            int(job.rank) if job.by_operator and not job.promoted else None,
-            job.urgency if job.urgency_by == UrgencySource.OPERATOR else None,
+            program=None if programs is None else programs.known(passing.connection),
+            promoted=job.promoted,
+            priority=int(job.rank) if job.by_operator and not job.promoted else None,
+            urgency=job.urgency if job.urgency_by == UrgencySource.OPERATOR else None,
         )
         theirs, ours = socket.socketpair()
         ours.setblocking(False)

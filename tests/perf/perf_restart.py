@@ -210,7 +210,7 @@ async def counting() -> AsyncIterator[tuple[CountingServer, str]]:
 
 
 async def command(*words: object) -> None:
-    """Run a command of ours; RuntimeError if it fails."""
+    """Run `clairvoyant` with these arguments; RuntimeError if it fails."""
     process = await asyncio.create_subprocess_exec(*COMMAND[:-1], *map(str, words))
     if await process.wait():
         raise RuntimeError(f"clairvoyant {words} failed")

@@ -85,7 +85,7 @@ def test_a_bar_begins_and_ends_in_the_cells_of_its_times() -> None:
     assert drawn(bars) == "█ ▐τ██░░▒░"
     assert drawn([Bar(1.0, 3.0, "long", 1.0, cut=True)]) == " ▐╎   │   "
     newcomers = [Bar(0.0, 7.0, "long"), Bar(9.0, 12.0, "short", 1.0, known=False)]
-    assert drawn(newcomers) == "███████··▒", "before what waits, others are expected"
+    assert drawn(newcomers) == "███████··▒", "dots stand for expected requests"
 
 
 @pytest.mark.parametrize(("height", "lines"), [(5, 5), (9, 9), (30, 17)])

@@ -23,7 +23,7 @@ OFTEN, OFTEN_S = 3, 60.0
 
 
 FALLS_MIN, FALLS_SHARE = 3.0, 0.1
-"""A backlog that falls by this share within so many minutes gets shorter."""
+"""A backlog counts as getting shorter if it falls by `FALLS_SHARE` within `FALLS_MIN` minutes."""
 
 
 def verdict(state: Snapshot, *, stopping: bool = False) -> StatusLine:

@@ -10,6 +10,7 @@ from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_views import finished_request
+from clairvoyant_cli.proxy.observing.slot_time import divided
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
@@ -52,8 +53,7 @@ class RequestStats:
     def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.journal.counts["submitted"] += 1
-        if exchange.job.urgency == 0:
-            self.watch(exchange.job)
+        self.watch(exchange.job)
 
     def ended(self, of: Ended) -> None:
         """Record an ended request, and log it."""
@@ -64,9 +64,7 @@ class RequestStats:
             self._waits_s[of.level].append(of.waited_s)
             for each in of.uses:
                 if each.worked:
-                    first, last = max(int(each.granted_s), int(each.ended_s) - BUSY_S), int(each.ended_s)
-                    for second in range(first, last + 1):
-                        used_s = min(each.ended_s, second + 1.0) - max(each.granted_s, second)
+                    for second, used_s in divided(each.granted_s, each.ended_s, 1.0, BUSY_S):
                         self.busy_s[second] = self.busy_s.get(second, 0.0) + used_s
             if len(self.busy_s) > 2 * BUSY_S:
                 since = int(of.ended_s) - BUSY_S

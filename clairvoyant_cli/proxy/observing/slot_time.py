@@ -5,7 +5,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -45,6 +45,14 @@ class Use:
 Uses = defaultdict[str, Use]
 
 
+def divided(since: float, until: float, step_s: float, most: int) -> Iterator[tuple[int, float]]:
+    """Yield the steps that a span touches, at most `most` before the last, each with its seconds in it."""
+    last = int(until // step_s)
+    for step in range(max(int(since // step_s), last - most), last + 1):
+        begins = step * step_s
+        yield step, min(until, begins + step_s) - max(since, begins)
+
+
 @dataclass(slots=True)
 class Steps:
     """What programs used in each step of time; the newest steps are kept. Times are epoch seconds."""
@@ -55,10 +63,7 @@ class Steps:
 
     def used(self, program: str, since: float, until: float) -> None:
         """Add a use of a slot."""
-        last = int(until // self.step_s)
-        for step in range(max(int(since // self.step_s), last - self.number), last + 1):
-            begins = step * self.step_s
-            slot_s = min(until, begins + self.step_s) - max(since, begins)
+        for step, slot_s in divided(since, until, self.step_s, self.number):
             self._at(step)[program].slot_s += slot_s
 
     def saved(self, program: str, at: float, saved_s: float) -> None:

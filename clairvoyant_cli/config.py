@@ -230,25 +230,11 @@ class ServeConfig:
         (_is_keep_alive, "be auto, off, or a number of seconds above 0"),
         expert=True,
     )
-    no_keep_place: bool = setting(
-        False,
-        None,
-        "Count a request as new that a client sends again within 60 s after it gave up waiting. Unset: it "
-        "keeps its age.",
-        expert=True,
-    )
     slo: str | None = setting(
         None,
         "OBJECTIVE",
         "Reject requests that would miss this TTFT objective, e.g. ttft-p95=2s. Unset: off.",
         (lambda text: SLO.fullmatch(text) is not None, "be written as ttft-p95=2s or ttft-p99=500ms"),
-        expert=True,
-    )
-    overload_status: int = setting(
-        503,
-        "STATUS",
-        "HTTP status of those rejections: 503 or 429.",
-        (lambda status: status in (429, 503), "be 503 or 429"),
         expert=True,
     )
     predictor: str | None = setting(
@@ -288,13 +274,6 @@ class ServeConfig:
     clients: str | None = setting(
         None, "FILE", "Clients with API keys and limits, as TOML; replaces --api-key-file. SIGHUP reloads it."
     )
-    no_programs: bool = setting(
-        False,
-        None,
-        "Without keys, count all programs of this machine as one client. Unset: each program and folder is "
-        "a client.",
-        expert=True,
-    )
     admin_token_file: str | None = setting(
         None,
         "FILE",
@@ -315,15 +294,6 @@ class ServeConfig:
         64,
         "MIB",
         "Largest request body that is read for a prediction, with its pictures.",
-        AT_LEAST_1,
-        expert=True,
-    )
-    body_budget_mib: int = setting(
-        256,
-        "MIB",
-        "Memory for the bodies of all queued requests, beyond the first 64 KiB of each. A request is queued "
-        "once its body is complete, or half of this has come. An upload waits while the other bodies of its "
-        "client hold more than would be left.",
         AT_LEAST_1,
         expert=True,
     )
@@ -486,6 +456,10 @@ FORMER = {
     "slot_budget": Former("0.3"),
     "runaway_tokens": Former("0.3", int),
     "repeats": Former("0.3", int),
+    "no_keep_place": Former("0.4", bool),
+    "overload_status": Former("0.4", int),
+    "no_programs": Former("0.4", bool),
+    "body_budget_mib": Former("0.4", int),
 }
 """The settings of `serve` in earlier versions."""
 

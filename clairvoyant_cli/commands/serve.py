@@ -150,7 +150,7 @@ async def _serve(config: ServeConfig, *, takes_place: bool = False) -> None:
             encode=encode,
             urgency=urgency,
             self_test=remember_and_test,
-            programs=None if config.no_programs else Programs(),
+            programs=Programs(),
             replace=takes_place,
         )
         async with daemon_of as daemon:

@@ -103,7 +103,6 @@ class Daemon:
         self.connections = ConnectionTable(
             client_timeout_s=config.client_timeout,
             most=max_connections(config.max_connections, raise_open_files()),
-            body_budget_bytes=config.body_budget_mib * 1024 * 1024,
         )
 
         # The queue, its servers, and how both are operated.
@@ -169,8 +168,8 @@ class Daemon:
 
         # The way of a request.
         self.truncations = Truncations(times, say)
-        refusals = self.refusals = Refusals(pool, journal, config.overload_status, self.truncations)
-        self.resubmissions = Resubmissions(not config.no_keep_place)
+        refusals = self.refusals = Refusals(pool, journal, self.truncations)
+        self.resubmissions = Resubmissions()
         self.preemption = Preemption(dispatcher, pool, operation, journal, spawn, which=config.preempt)
         self.annotation = Annotation(pool, operation, access, journal.at)
         self.admission: Admission = Admission(

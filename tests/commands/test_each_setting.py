@@ -183,14 +183,6 @@ async def self_tests(config: ServeConfig) -> object:
     return bool(ran)
 
 
-async def names_programs(config: ServeConfig) -> object:
-    enough = ClairvoyantError("that is enough")
-    made = patch("clairvoyant_cli.proxy.daemon.running_daemon", side_effect=enough)
-    with made as daemon_of, suppress(ClairvoyantError):
-        await serve._serve(replace(config, db="named.db"))
-    return daemon_of.call_args.kwargs["programs"] is not None
-
-
 PAGE = asking(Origin="https://chat.example").head
 EFFECTS: dict[str, tuple[Any, Look, object]] = {
     # name: what it is set to, where one looks, what is there then
@@ -207,9 +199,7 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "max_wait": (3.0, composed(lambda d: d.operation.patience_s(d.queued("0.5"))), 3.0),
     "keep_alive": ("7", composed(lambda d: d.serving.silent_s), 7.0),
     "max_answer_s": (7.0, composed(lambda d: d.serving.max_answer_s), 7.0),
-    "no_keep_place": (True, composed(lambda d: d.resubmissions.enabled), False),
     "slo": ("ttft-p95=5s", composed(second_is_refused), True),
-    "overload_status": (429, composed(lambda d: d.refusals.full().status), 429),
     "predictor": ("missing", configured(predicts), "there is none"),
     "semantic": ("off", configured(lambda c: second_opinion(c) is None), True),
     "urgency": ("shipped", configured(lambda c: policy_of(c).name), "urgency"),
@@ -218,7 +208,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "profile": ("mine", opened(lambda call: call.kwargs["profile"]), "mine"),
     "api_key_file": ("keys", granted(lambda access: [*access.clients.keys.values()]), ["ann"]),
     "clients": ("clients.toml", granted(lambda access: access.clients.rules_of("ann").max_waiting), 2),
-    "no_programs": (True, names_programs, False),
     "admin_token_file": ("token", granted(lambda access: access.admin_token), b"an-admin-token"),
     "backend_key_file": ("key", found(lambda server: server.key), b"a-key-of-the-backend"),
     "allow_host": ("box.example", granted(lambda access: access.origins.is_ours("box.example")), True),
@@ -228,7 +217,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
         None,
     ),
     "body_limit_mib": (1, composed(lambda d: d.admission.body_limit_bytes), 2**20),
-    "body_budget_mib": (1, composed(lambda d: d.connections.body_budget_bytes), 2**20),
     "connect_timeout": (0.5, connects_within_s, 0.5),
     "client_timeout": (3.0, composed(lambda d: d.connections.client_timeout_s), 3.0),
     "drain_timeout": (3.0, composed(lambda d: d.drain_timeout_s), 3.0),

@@ -161,7 +161,6 @@ def test_a_configuration_that_is_none_is_refused(name: str, tmp_path: Path) -> N
         ("--queue-capacity", "-1", "at least 1"),
         ("--history-days", "0", "1 to 36500"),
         ("--history-days", f"1{'0' * 400}", "1 to 36500"),
-        ("--overload-status", "500", "503 or 429"),
         ("--otlp-endpoint", "nope", "be a URL such as http://127.0.0.1:4318"),
         ("--otlp-endpoint", "http://", "be a URL such as http://127.0.0.1:4318"),
     ],

@@ -75,6 +75,7 @@ async def serving(
     urgency_predictor: UrgencyPredictor | None = None,
     programs: Programs | None = None,
     replace: bool = False,
+    body_budget_bytes: int | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
     """Run the proxy before `backend` on a free port; an internal error in it fails the test."""
@@ -91,6 +92,8 @@ async def serving(
             programs=programs,
             replace=replace,
         ) as daemon:
+            if body_budget_bytes is not None:
+                daemon.connections.body_budget_bytes = body_budget_bytes
             yield daemon
     if not faults_expected:
         assert not errors, errors

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from click.testing import CliRunner
 
 from clairvoyant_cli.main import cli
+from clairvoyant_cli.proxy.access.programs import program_of
 from profiles.database import reading, writing
 from profiles.history import Span, each, forget
 from profiles.records import Begun
@@ -91,7 +93,8 @@ def test_a_request_that_was_taken_for_lost_and_ends_has_one_row(tmp_path: Path) 
 
 @pytest.mark.posix
 async def test_the_daemon_after_a_killed_one_says_which_programs_lost_requests(tmp_path: Path) -> None:
-    db = tmp_path / "c.db"
+    db, this = tmp_path / "c.db", program_of(psutil.Process().cmdline(), str(Path.cwd()))
+    assert this is not None
     body = {"model": "replay", "messages": [{"role": "user", "content": "a long and secret story"}]}
 
     async def ask(url: str) -> None:
@@ -101,7 +104,7 @@ async def test_the_daemon_after_a_killed_one_says_which_programs_lost_requests(t
 
     async with replay(decode=5.0) as (_, url):
         for number in range(3):
-            manager = daemon_process(url, "--db", str(db), "--no-programs", home=tmp_path)
+            manager = daemon_process(url, "--db", str(db), home=tmp_path)
             daemon = await asyncio.to_thread(manager.__enter__)
             asked = []
             try:
@@ -117,10 +120,12 @@ async def test_the_daemon_after_a_killed_one_says_which_programs_lost_requests(t
                 await asyncio.to_thread(manager.__exit__, None, None, None)
             assert len(said) == (number == 1)
             if number == 1:
-                assert "3 requests lost when the last daemon was killed (3 from claude-code); see:" in said[0]
+                assert (
+                    f"3 requests lost when the last daemon was killed (3 from {this.name}); see:" in said[0]
+                )
     shown = CliRunner().invoke(cli, ["history", "--json", "--db", str(db)], catch_exceptions=False).stdout
     rows = [json.loads(line) for line in shown.splitlines()]
-    assert [(row["outcome"], row["program"]) for row in rows] == [("lost", "claude-code")] * 3
+    assert [(row["outcome"], row["program"]) for row in rows] == [("lost", this.name)] * 3
     assert "secret" not in shown
     for end in ("", "-wal"):
         file = db.with_name(f"{db.name}{end}")

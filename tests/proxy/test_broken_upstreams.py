@@ -118,7 +118,9 @@ async def test_an_answer_in_the_middle_of_an_upload_arrives(path: str) -> None:
         it.send(answer(b"too large", status="413 Content Too Large"))
         await it.writer.drain()
 
-    async with between(script, raw=True, read_ahead_bytes=65536, body_limit_mib=1, body_budget_mib=1) as (
+    async with between(
+        script, raw=True, read_ahead_bytes=65536, body_limit_mib=1, body_budget_bytes=2**20
+    ) as (
         _,
         client,
     ):

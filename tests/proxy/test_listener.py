@@ -142,7 +142,7 @@ async def test_a_request_behind_an_answer_that_ended_the_connection_is_not_serve
 
     async with (
         scripted(script) as upstream,
-        serving(upstream.base_url, slots=1, body_limit_mib=1, body_budget_mib=1) as daemon,
+        serving(upstream.base_url, slots=1, body_limit_mib=1, body_budget_bytes=2**20) as daemon,
         raw_client(daemon.base_url) as client,
     ):
         daemon.dispatcher.scheduler.capacity = 0  # it is refused before its body is there

@@ -234,7 +234,7 @@ async def test_another_503_is_the_backends_own_word() -> None:
 async def test_not_yet_is_passed_on_when_the_request_cannot_be_sent_again() -> None:
     """Its body was too long to be held."""
     loading = Loading()
-    async with between(loading.script, slots=1, body_limit_mib=1, body_budget_mib=1) as (_, client):
+    async with between(loading.script, slots=1, body_limit_mib=1, body_budget_bytes=2**20) as (_, client):
         got = await client.ask(asks("x" * 2**21))
         assert (got.status, got.body) == (503, LOADING)
 

@@ -46,13 +46,11 @@ async def test_it_stands_where_it_stood_however_it_is_written() -> None:
         assert any("2 was sent again and keeps its age" in each.text for each in daemon.snapshot().log)
 
 
-async def test_it_is_new_once_the_place_is_gone_for_another_prompt_or_where_that_is_wanted(
+async def test_it_is_new_once_the_place_is_gone_or_for_another_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with occupied(policy="fcfs") as (daemon, _):
         assert await order_of(daemon, chat("patience"), chat("patience!")) == ["3", "4"]
-    async with occupied(policy="fcfs", no_keep_place=True) as (daemon, _):
-        assert await order_of(daemon, chat("patience"), chat("patience")) == ["3", "4"]
     monkeypatch.setattr(kept_places, "KEPT_S", 0.0)
     async with occupied(policy="fcfs") as (daemon, _):
         assert await order_of(daemon, chat("patience"), chat("patience")) == ["3", "4"]

@@ -122,7 +122,7 @@ async def test_an_answer_nobody_reads_is_given_up(raw: bytes) -> None:
 async def test_a_stalled_body_does_not_keep_the_slot_from_others() -> None:
     """It was too long to be held, so the slot was granted before all of it had come."""
     async with (
-        before(client_timeout=60.0, body_limit_mib=1, body_budget_mib=1) as daemon,
+        before(client_timeout=60.0, body_limit_mib=1, body_budget_bytes=2**20) as daemon,
         raw_client(daemon.base_url) as stalling,
         raw_client(daemon.base_url) as waiting,
     ):
@@ -149,7 +149,7 @@ async def test_a_slot_is_given_when_the_body_is_there() -> None:
 
 
 async def test_unfinished_uploads_keep_no_slot_from_others() -> None:
-    async with before(client_timeout=60.0, body_budget_mib=1) as daemon, AsyncExitStack() as crowd:
+    async with before(client_timeout=60.0, body_budget_bytes=2**20) as daemon, AsyncExitStack() as crowd:
         for _ in range(6):
             client = await crowd.enter_async_context(raw_client(daemon.base_url))
             client.send(post("/api/chat", BIG[:400_000])[:-1])
@@ -272,7 +272,7 @@ async def test_an_upload_beyond_the_budget_waits_unread_for_room() -> None:
         return post("/v1/chat/completions", json.dumps(content).encode())
 
     sizes = (10, 400_000, 400_000, 400_000)
-    async with before(collecting, body_budget_mib=1, client_timeout=60.0) as daemon:
+    async with before(collecting, body_budget_bytes=2**20, client_timeout=60.0) as daemon:
         bodies = [ask(size) for size in sizes]
         clients = [raw_client(daemon.base_url) for _ in sizes]
         async with AsyncExitStack() as crowd:

@@ -49,7 +49,6 @@ class Resubmissions:
     the principal with the most is dropped.
     """
 
-    enabled: bool = True
     moved: WeakKeyDictionary[ConnectedClient, Left] = field(default_factory=WeakKeyDictionary)
     """The requests that another daemon has passed on, by connection."""
     _left: dict[str, OrderedDict[tuple[str, int], Left]] = field(default_factory=dict)
@@ -63,7 +62,7 @@ class Resubmissions:
         left = of.outcome is Outcome.CLIENT_CANCELLED and of.ttft_s is None
         if not (left or (of.kept_age_s and not of.was_queued)):
             return
-        if not self.enabled or of.prompt_hash is None:
+        if of.prompt_hash is None:
             return
         left_now = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
         self._keep(KeptPlace(of.principal, of.claimed, of.prompt_hash, left_now))
@@ -95,7 +94,7 @@ class Resubmissions:
 
     def take_in(self, places: Iterable[KeptPlace]) -> None:
         """Keep the places that another daemon kept."""
-        for place in places if self.enabled else ():
+        for place in places:
             self._keep(place)
 
     def take(

@@ -40,11 +40,10 @@ LONGEST_REPEATED = 8 << 20  # a body is compared by a hash, at about 1 GB/s
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Makes refusals. `overload_status` is 503 or 429, for a full queue."""
+    """Makes refusals."""
 
     pool: ServerPool
     journal: Journal
-    overload_status: int = 503
     truncations: Truncations | None = None
     pages: PageFields = field(default_factory=PageFields)
     final: dict[int, tuple[float, Refusal]] = field(default_factory=dict)  # told behind early heads
@@ -67,7 +66,7 @@ class Refusals:
 
     def too_late(self, objective: str, retry_after_s: float) -> Refusal:
         message = f"clairvoyant: rejected: predicted TTFT exceeds the target ({objective}); try again later"
-        return Refusal(self.overload_status, message, retry_after_s, busy=True, kind="slo")
+        return Refusal(503, message, retry_after_s, busy=True, kind="slo")
 
     def _overload(
         self, kind: str, message: str, least_s: float | None = None, *, busy: bool = True
@@ -80,7 +79,7 @@ class Refusals:
         served_s = queue.tail.served_s
         room_s = max(1.0, (fmean(served_s) if served_s else 2.0) * max(1, len(queue) // 10))
         wait_s = min(max(least_s, room_s), MAX_RETRY_AFTER_S)
-        return Refusal(self.overload_status, message, wait_s, busy=busy, kind=kind)
+        return Refusal(503, message, wait_s, busy=busy, kind=kind)
 
     def away(self, server: Server | None = None) -> Refusal:
         server = server or self.pool.first

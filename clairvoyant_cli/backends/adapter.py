@@ -88,7 +88,6 @@ class Status:
     aliases: dict[str, str] = field(default_factory=dict)  # other names of its models
     swaps: int = 0  # models that it loaded beside, or in place of, others
     shares_cache: bool = False  # its slots share one KV cache
-    cache_tokens: float = inf  # that the cache behind its slots has room for, as it was started
     overflowed_at: float = 0.0  # tokens in that cache when it was full, where it does not tell its size
     heeding: Heeding = UNKNOWN  # whether it orders its own queue by priority
     engine: EngineLoad | None = None  # what it has in that queue

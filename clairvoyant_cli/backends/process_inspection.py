@@ -1,9 +1,7 @@
 """What a server's own process on this machine shows: how it was started."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from types import MappingProxyType
-from typing import NamedTuple
 
 import psutil
 
@@ -21,28 +19,17 @@ def listening(names: Sequence[str], port: int) -> Iterator[psutil.Process]:
             yield process
 
 
-class Started(NamedTuple):
-    """How a process was started: its command line, its folder, and its variables."""
-
-    words: Sequence[str] = ()
-    folder: str = ""
-    variables: Mapping[str, str] = MappingProxyType({})
-
-
-def started_as(processes: Iterable[psutil.Process]) -> Started:
-    """Return how the first process was started whose command line can be read; nothing if there is none."""
+def command_line(processes: Iterable[psutil.Process]) -> list[str]:
+    """Return the command line of the first process that has a readable one; empty if there is none."""
     for process in processes:
         with suppress(psutil.Error, OSError):
-            started = Started(process.cmdline())
-            with suppress(psutil.Error, OSError):  # of another account
-                started = Started(started.words, process.cwd(), process.environ())
-            return started
-    return Started()
+            return list(process.cmdline())
+    return []
 
 
 def words_of(names: Sequence[str], port: int) -> list[str]:
     """Return the command line of such a process; empty if there is none."""
-    return list(started_as(listening(names, port)).words)
+    return command_line(listening(names, port))
 
 
 def values_of(words: Sequence[str], *flags: str) -> Iterator[str]:

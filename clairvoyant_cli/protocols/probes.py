@@ -113,7 +113,6 @@ class ServerProps:
     model: LoadedModel | None = None
     media: frozenset[str] | None = None
     sleeps: bool = False
-    model_path: str = ""
     routes: bool = False
     instances: int | None = None
 
@@ -345,7 +344,6 @@ def props_of(body: bytes | None) -> ServerProps | None:
         model=LoadedModel(name=name, context=context) if name else None,
         media=media_of(answer) if is_object(answer["modalities"]) else None,
         sleeps=is_given(answer["is_sleeping"]),
-        model_path=text(answer["model_path"]),
         routes=text(answer["role"]) == "router",
         instances=whole_number(answer["max_instances"], MAX_MODELS) or None,
     )

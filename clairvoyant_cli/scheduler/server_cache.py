@@ -89,7 +89,6 @@ class ServerCache:
         self.reuse = 1.0
         self.usual_tokens = 0.0  # the running mean context of ended answers
         self._at_least, self._at_most = 0.0, inf
-        self._start_tokens = inf
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._where: dict[int, list[Kept]] = {}
         self._pieces = 0
@@ -104,17 +103,7 @@ class ServerCache:
     @size.setter
     def size(self, limits: tuple[float, float]) -> None:
         self._at_least, self._at_most = limits
-        if self._at_least <= self._start_tokens <= self._at_most:
-            self.room_tokens = self._start_tokens
-        else:
-            self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
-
-    def start_with(self, tokens: float) -> None:
-        """Assume a size behind the slots, as the server was started, unless what was seen contradicts it."""
-        if tokens != self._start_tokens:
-            again = self._start_tokens < inf  # with another size
-            self._start_tokens = tokens
-            self.size = (0.0, inf) if again else self.size
+        self.room_tokens = inf if self._at_most == inf else (self._at_least + self._at_most) / 2.0
 
     @property
     def keeps_all(self) -> bool:
@@ -134,7 +123,6 @@ class ServerCache:
     def emptied(self) -> "ServerCache":
         """Return the cache after a restart of its server."""
         cache = ServerCache(self.slots)
-        cache.start_with(self._start_tokens)
         cache.size = self.size
         return cache
 

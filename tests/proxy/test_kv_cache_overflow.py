@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
-from clairvoyant_cli.backends.kinds import llamacpp
 from tests.fakes.raw_http import post, raw_client
-from tests.fakes.serving import serving, until
+from tests.fakes.serving import serving
 
 CONTEXT = 1000
 WHOLE = b'data: {"content": "x", "stop": true, "tokens_predicted": 9, "tokens_evaluated": 9}\n\n'
@@ -76,18 +75,6 @@ async def test_after_an_overflow_requests_that_do_not_fit_together_wait_for_each
         both = await asyncio.gather(one.ask(asked), other.ask(asked))
         assert [answer.body for answer in both] == [WHOLE, WHOLE]
         assert backend.most == 1
-
-
-async def test_the_size_of_the_cache_behind_the_slots_is_known_once_the_server_is_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(llamacpp, "cache_tokens", lambda started, model: 500.0 if model == "m" else 0.0)
-    async with (
-        serve_app(SharedCache({"/props": {"total_slots": 2, "model_path": "m"}})) as url,
-        serving(url) as daemon,
-    ):
-        [server] = daemon.dispatcher.scheduler.fleet.servers.values()
-        await until(daemon, lambda _: server.cache.room_tokens == 500.0)
 
 
 async def test_answers_of_lm_studio_that_do_not_fit_into_its_cache_wait_for_each_other() -> None:

@@ -85,7 +85,7 @@ class Story:
                 self.scheduler.fleet.residency.set_room(name, rng.choice([1, 2]))
                 server.model_slots = rng.choice([0, 1])
             if self.sessions and rng.random() < 0.7:
-                server.cache.start_with(rng.choice([500.0, 3000.0, 30_000.0]))
+                server.cache.room_tokens = rng.choice([500.0, 3000.0, 30_000.0])
                 server.shared_tokens = rng.choice([inf, inf, 3000.0])
         self.talks: list[dict[str, Any]] = []
         self.place: dict[str, str] = {}  # of each job: waiting, running, stopping, releasing, or how it ended

@@ -44,7 +44,7 @@ def busy(policy: str, random: Random) -> tuple[Scheduler, float]:
         6 * [1],
     )
     for server in scheduler.fleet.servers.values():
-        server.cache.start_with(3000.0)
+        server.cache.room_tokens = 3000.0
     for number in range(60):
         now += random.expovariate(1.0)
         job = Job(str(number), now, client=f"c{number % 3}", cost_s=random.expovariate(0.5), tokens=50.0)

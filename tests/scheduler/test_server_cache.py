@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clairvoyant_cli.scheduler.chain import Chain
-from clairvoyant_cli.scheduler.server_cache import MAX_CONTEXTS, Expected, PreemptionPrice, ServerCache
+from clairvoyant_cli.scheduler.server_cache import MAX_CONTEXTS, PreemptionPrice, ServerCache
 
 
 def chain(*pieces: str) -> Chain:
@@ -209,19 +209,3 @@ def test_a_repeated_prompt_leaves_the_context_of_a_cut_answer() -> None:
     cache.left("cut", 300.0)
     cache.started("same", asked, 100.0)
     assert cache.waiting == {"cut"}
-
-
-def test_a_size_that_the_server_was_started_with_holds_until_it_is_contradicted() -> None:
-    cache = ServerCache(slots=1)
-    cache.start_with(1000.0)
-    assert (cache.room_tokens, cache.size, cache.holds_any) == (1000.0, (0.0, inf), False)
-    cache.continued(Expected(needs_tokens=800.0), was_there=True)
-    assert cache.room_tokens == cache.emptied().room_tokens == 1000.0
-    cache.continued(Expected(needs_tokens=900.0), was_there=False)
-    assert cache.room_tokens == 850.0
-    cache.start_with(1000.0)
-    assert cache.room_tokens == 850.0
-    cache.start_with(5000.0)  # started again, with another size
-    assert (cache.room_tokens, cache.size) == (5000.0, (0.0, inf))
-    cache.continued(Expected(needs_tokens=6000.0), was_there=True)
-    assert cache.room_tokens == inf

@@ -17,9 +17,8 @@ from clairvoyant_cli.backends.adapter import (
     fits,
 )
 from clairvoyant_cli.backends.continuation import GO_ON, NEXT_TOKEN_TIMEOUT_S, TOLD_TOKENS, Prefill, Way
-from clairvoyant_cli.backends.kv_cache_size import cache_tokens
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S, Ask
-from clairvoyant_cli.backends.process_inspection import listening, started_as, values_of, words_of
+from clairvoyant_cli.backends.process_inspection import values_of, words_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols import probes
@@ -73,14 +72,8 @@ class LlamaCpp(Adapter):
             return
         props = probes.props_of(answer.body) or probes.NO_PROPS
         if not was_up and local_port is not None:
-            port, model = local_port, props.model_path
-
-            def look() -> tuple[bool, float]:
-                how = started_as(listening(("llama",), port))
-                return shares_cache(how.words), cache_tokens(how, model)
-
             # Going through all processes takes a tenth of a second.
-            status.shares_cache, status.cache_tokens = await asyncio.to_thread(look)
+            status.shares_cache = shares_cache(await asyncio.to_thread(words_of, ("llama",), local_port))
         status.version = props.build or status.version
         status.models = () if props.model is None or props.sleeps else (props.model,)
         status.detail = NOT_UNDERSTOOD if answer.status == 200 and props.slots is None else ""

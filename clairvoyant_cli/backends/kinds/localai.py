@@ -1,9 +1,13 @@
 """LocalAI, 82c191a of 2026-08-22 (core/http/routes, backend/cpp/llama-cpp)."""
 
+from contextlib import suppress
+
+import psutil
+
 from clairvoyant_cli.backends.adapter import slots_in
 from clairvoyant_cli.backends.imitates_ollama import ImitatesOllama
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import listening, started_as
+from clairvoyant_cli.backends.process_inspection import listening
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body
 from clairvoyant_cli.protocols.request_bodies import short_name
@@ -29,7 +33,10 @@ class LocalAi(ImitatesOllama):
         return short_name(page["version"]) if {"version", "endpoint_groups"} <= page.keys() else None
 
     def local_slots(self, port: int) -> int | None:
-        return slots_in(started_as(listening(self.PROCESS_NAMES, port)).variables.get(PARALLEL, ""))
+        for process in listening(self.PROCESS_NAMES, port):
+            with suppress(psutil.Error, OSError):  # of another account
+                return slots_in(process.environ().get(PARALLEL, ""))
+        return None
 
     def keep_request(self, model: str, *, loaded: bool) -> tuple[str, Body]:
         return f"/backend/{'load' if loaded else 'shutdown'}", {"model": model.removesuffix(":latest")}

@@ -14,9 +14,8 @@ import psutil
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, Status, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
 from clairvoyant_cli.backends.kinds.llamacpp import caches_prompts
-from clairvoyant_cli.backends.kv_cache_size import cache_tokens
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import listening, started_as, values_of
+from clairvoyant_cli.backends.process_inspection import command_line, listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
@@ -67,15 +66,7 @@ class Ollama(Adapter):
         listing = await ask("/api/ps")
         models = probes.loaded_models(listing.body)
         before = {model.name for model in status.models}
-        cache = status.cache_tokens
-        if local_port is not None and before != {model.name for model in models or ()}:
-            # Each runner has a cache of its own; one model is the usual case. Looked up before anything is
-            # written: what reads the status meanwhile must not find half of it.
-            found = await asyncio.to_thread(lambda: [started_as([each]) for each in runners()])
-            is_told = len(found) == 1 and "--no-webui" in found[0].words  # its former engine kept nothing
-            cache = cache_tokens(found[0]) if is_told else inf
         status.version, status.models = probes.version_of(health.body) or "", models or ()
-        status.cache_tokens = cache
         understood = status.version and (models is not None or listing.status != 200)
         status.detail = "" if understood else NOT_UNDERSTOOD
         if before:
@@ -155,7 +146,7 @@ class Ollama(Adapter):
 
     def keeps_prompts(self, port: int | None) -> bool:
         """See whether its runners are llama.cpp's server, which keeps them; its own former engine did not."""
-        found = [started_as([each]).words for each in runners()]
+        found = [command_line([each]) for each in runners()]
         return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
 
     async def unloads_in_s(self, ask: Ask, model: str) -> float:

@@ -242,7 +242,6 @@ class ServerLifecycle:
             )
             there = self.dispatcher.scheduler.fleet.servers[server.id]
             there.lent, status = server.lent * takes_work[server.id], server.status
-            there.cache.start_with(status.cache_tokens)
             there.model_slots, there.shared_tokens = status.model_slots, inf
             if status.shares_cache and server.slots > 1:  # what the contexts of all may have together
                 context = status.models[0].context if status.models else None

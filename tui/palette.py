@@ -12,7 +12,7 @@ from textual.theme import Theme
 
 from tui.styled_text import Tone
 
-_COLOURS = (
+COLOURS = (
     # tone, night, day, contrast
     ("ground", "#11161c", "#fbfaf7", "#000000"),
     ("raised", "#1a212a", "#f0eee8", "#101010"),
@@ -29,7 +29,7 @@ _COLOURS = (
     ("cursor", "#1f2b36", "#e3ebe8", "#303030"),
 )
 _BY_THEME = {
-    name: {row[0]: row[at] for row in _COLOURS} for at, name in enumerate(("night", "day", "contrast"), 1)
+    name: {row[0]: row[at] for row in COLOURS} for at, name in enumerate(("night", "day", "contrast"), 1)
 }
 THEMES = tuple(
     Theme(

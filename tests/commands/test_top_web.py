@@ -1,5 +1,6 @@
 """`top --web`: a page of the daemon's state, for clients with access only and for no page of another site."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from clairvoyant_cli.commands import web
+from clairvoyant_cli.commands import web, web_panels
 from clairvoyant_cli.commands.top import command as top
 from clairvoyant_cli.commands.web import COOKIE, VERBS, serving_pages
 from clairvoyant_cli.config import ServeConfig
@@ -21,9 +22,14 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.state.actions import COMMANDS
 from clairvoyant_cli.state.encoding import decode
+from tests.e2e.test_browser import CHROMIUM
 from tests.fakes.raw_http import chat, raw_client
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import asked, replaying, secret, until
+from tui.board_panels import BY_NAME
+from tui.palette import THEMES
+from tui.panels import clients
+from tui.view_state import ViewState
 
 TOKEN = "the-admin-token"  # noqa: S105 - of the test
 
@@ -40,10 +46,10 @@ class Browser:
     def known(self) -> dict[str, str]:
         return {"Cookie": f"{COOKIE}={self.address.partition('token=')[2]}"}
 
-    async def events(self) -> AsyncGenerator[tuple[str, str], None]:
+    async def events(self, looks: str = "") -> AsyncGenerator[tuple[str, str], None]:
         """Yield what the page is sent: the kind of each event, and its data."""
         kind = "message"
-        async with self.client.stream("GET", "/events", headers=self.known) as answer:
+        async with self.client.stream("GET", f"/events{looks}", headers=self.known) as answer:
             assert answer.status_code == 200
             async for line in answer.aiter_lines():
                 if line.startswith("event: "):
@@ -59,10 +65,14 @@ class Browser:
 
 @asynccontextmanager
 async def browser(
-    tmp_path: Path | None, *, token: str | None = TOKEN, readonly: bool = False, waiting: int = 1
+    tmp_path: Path | None,
+    *,
+    token: str | None = TOKEN,
+    readonly: bool = False,
+    waiting: int = 1,
+    **settings: Any,
 ) -> AsyncIterator[Browser]:
     """A daemon with one request running and some waiting, and its page, with an admin token or without."""
-    settings: dict[str, Any] = {}
     if token is not None and tmp_path is not None:
         settings["admin_token_file"] = secret(tmp_path / "token", token)
     backend = Replay(Engine())
@@ -240,6 +250,69 @@ async def test_a_page_is_told_that_the_daemon_is_lost() -> None:
         assert "no daemon answers at http://127.0.0.1:9" in await anext(lines)
 
 
+def test_the_page_has_the_colours_of_the_terminal() -> None:
+    night, day = (theme for theme in THEMES if theme.name in ("night", "day"))
+    dark, light, _ = web_panels.style().split("@media")
+    for theme, css in ((night, dark), (day, light)):
+        for name, colour in (("ground", theme.background), ("accent", theme.accent), ("alert", theme.error)):
+            assert f"--{name}: {colour};" in css
+
+
+@pytest.mark.parametrize("left", [46, 104])
+async def test_the_panels_are_those_of_the_terminal_at_the_page_s_width(left: int, tmp_path: Path) -> None:
+    async with browser(tmp_path, waiting=25) as it:
+        wanted = it.daemon.snapshot().queue[3].id
+        events = it.events(f"?left={left}&right=60&shown={wanted}")
+        told = {}
+        while "panels" not in told:
+            kind, data = await anext(events)
+            told[kind] = data
+        await events.aclose()
+    state, told = decode(told["message"].encode()), json.loads(told["panels"])
+    panels = {panel["name"]: panel for panel in told["panels"]}
+    assert {name: panel["key"] for name, panel in panels.items() if name in BY_NAME} == {
+        name: record.key for name, record in BY_NAME.items()
+    }
+    queue = panels["queue"]
+    shown = 20 if left < web_panels.NARROW else 25
+    assert [row[0] for row in queue["rows"]] == [row.id for row in state.queue][:shown]
+    assert queue["more"] == 25 - shown
+    cells = [sum(len(text) for text, _ in cell) for cell in queue["rows"][0][2]]
+    assert sum(cells) + len(cells) - 1 <= left
+    assert panels["clients"]["lines"] == [
+        [list(each) for each in line] for line in clients.body(ViewState("", snapshot=state), 60, 40)
+    ]
+    assert "waiting" in json.dumps(told["detail"])
+    assert panels["sessions"]["none"], "it has no rows, and is not shown"
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium: neither CHROMIUM nor PATH names one")
+async def test_a_browser_draws_names_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = web.Relay.events
+
+    async def ended(relay: web.Relay, looks: web.Looks | None) -> AsyncIterator[bytes]:
+        async for event in whole(relay, looks):
+            yield event
+            if event.startswith(b"event: panels"):
+                return  # the browser waits for the end of what it loads
+
+    monkeypatch.setattr(web.Relay, "events", ended)
+    async with browser(tmp_path, waiting=3, show_prompts=True) as it:
+        flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}")
+        asks = ("--virtual-time-budget=900", "--dump-dom", it.address)
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        chromium = await asyncio.create_subprocess_exec(CHROMIUM, *flags, *asks, stdout=pipe, stderr=null)
+        page = (await chromium.communicate())[0].decode()
+        rows = [row.id for row in it.daemon.snapshot().queue]
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=" in page
+    assert [page.index(f'data-id="{each}"') for each in rows] == sorted(
+        page.index(f'data-id="{each}"') for each in rows
+    )
+    for name in BY_NAME:
+        assert f'<section id="{name}"' in page, name
+
+
 # -- what it may do ---------------------------------------------------------------------------------------
 
 
@@ -254,9 +327,15 @@ async def test_the_page_moves_and_cancels_requests_and_pauses(tmp_path: Path) ->
         ):
             assert (await it.act(verb, {"id": last})).json() == {"done": verb}
             await until(it.daemon, holds)
-        for verb, mode in (("pause", "paused"), ("resume", "serving")):
+        for verb, mode in (("pause", "paused"), ("drain", "draining"), ("resume", "serving")):
             assert (await it.act(verb)).status_code == 200
             assert it.daemon.snapshot().mode == mode
+        for verb, body in (("policy", {"policy": "fcfs"}), ("tau", {"tau_s": "40"})):
+            assert (await it.act(verb, body)).status_code == 200
+        await until(it.daemon, lambda s: (s.policy, s.tau.tau_s) == ("fcfs", 40.0))
+        assert (await it.act("tau", {"tau_s": "soon"})).json() == {
+            "error": "the daemon refused it: tau_s must be a number"
+        }
         gone = await it.act("promote", {"id": last})
         assert gone.status_code == 409
         assert "has started or ended" in gone.json()["error"]

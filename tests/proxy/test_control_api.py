@@ -157,10 +157,10 @@ async def test_the_policies_are_compared_over_the_same_requests(
 
 async def test_a_model_is_loaded_and_unloaded() -> None:
     async with replaying(Engine(answer_tokens=LENGTHS)) as daemon, ControlClient(daemon.base_url) as control:
-        for deed in ("load", "unload"):
+        for deed, loaded in (("load", [DEFAULT_MODEL]), ("unload", [])):
             done = await control.act("model", {"do": deed, "name": DEFAULT_MODEL})
             assert done["backends"] == ["ollama"]
-            await until(daemon, lambda s: any(has.name == DEFAULT_MODEL for has in s.backends[0].models))
+            await until(daemon, lambda s, of=loaded: [has.name for has in s.backends[0].models] == of)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

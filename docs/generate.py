@@ -225,7 +225,8 @@ def control_api() -> list[str]:
     rows = [(f"`{verb}`", f"`{of.body}`", of.help) for verb, of in actions.COMMANDS.items()]
     return [
         f"`GET {prefix}/health`, `{prefix}/state` (JSON), `{prefix}/events` (server-sent events), "
-        f"`{prefix}/metrics` (Prometheus), `{prefix}/past?before=SECONDS` (a minute of the last hour, one state per line; "
+        f"`{prefix}/metrics` (Prometheus), `{prefix}/last-day` (the last 24 hours in steps of five minutes, and what went "
+        f"wrong), `{prefix}/past?before=SECONDS` (a minute of the last hour, one state per line; "
         "all but the first list only new ended requests and log lines). "
         f"`POST {prefix}/predict?path=PATH` takes the body of a request to PATH (`/v1/chat/completions` if it is "
         "left out), does not admit it, and returns `class`, `p_long`, `expected_tokens`, `q90_tokens`, `expected_s` "

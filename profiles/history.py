@@ -22,7 +22,7 @@ from profiles.database import (
     set_aside_files,
 )
 from profiles.percentiles import percentile
-from profiles.records import Finished, ServedRequest
+from profiles.records import Finished, Incident, ServedRequest
 from profiles.schema import CLIENT, COLUMNS, KINDS
 from profiles.states import client_hash, drop_states, note_forgetting, salt
 
@@ -187,6 +187,18 @@ def served_since(connection: sqlite3.Connection, since: float) -> list[ServedReq
     return [ServedRequest(*row) for row in rows]
 
 
+def incidents_since(connection: sqlite3.Connection, since: float) -> list[Incident]:
+    """Return the incidents that lasted until a time, epoch seconds, or began later; in order."""
+    rows = connection.execute(
+        f"SELECT {', '.join(Incident._fields)} FROM incidents "  # noqa: S608 - names of our own
+        "WHERE typeof(began_at) = 'real' AND typeof(ended_at) = 'real' AND ended_at >= ? AND began_at < 1e12 "
+        "AND typeof(failed) = 'integer' AND typeof(server) = 'text' AND typeof(cause) = 'text' "
+        "ORDER BY began_at",
+        (since,),
+    )
+    return [Incident(*row)._replace(down=bool(row[3])) for row in rows]
+
+
 def recorded_requests(connection: sqlite3.Connection, characters: int) -> list[Finished]:
     """Return the newest answered requests with a body, of `characters` at most, in order."""
     rows = connection.execute(
@@ -248,6 +260,8 @@ def _erase(connection: sqlite3.Connection, span: Span, states: bool) -> Erased:
     connection.execute(f"DELETE FROM history WHERE {where}", values)  # noqa: S608
     began = where.replace("finished_at", "began_at")  # of a killed daemon, they would come back as lost
     connection.execute(f"DELETE FROM unfinished WHERE {began}", values)  # noqa: S608
+    if span.client is None and span.model is None:
+        connection.execute(f"DELETE FROM incidents WHERE {began}", values)  # noqa: S608
     if states:
         drop_states(connection)
     note_forgetting(connection, states=states)

@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from profiles.database import ProfilesError, reading, writing
-from profiles.history import served_since
+from profiles.history import Span, incidents_since, newest, served_since
 from profiles.host import this_host
-from profiles.records import Begun, Comparison, Finished, Profile, ServedRequest, place_of
-from profiles.states import load_state
+from profiles.records import Begun, Comparison, Finished, Incident, Profile, ServedRequest, place_of
+from profiles.states import client_hash, load_state, salt
 from profiles.store import amend, every, fitting, named, save
 from profiles.writer import Bounds, Writer
 
@@ -95,6 +95,27 @@ class Ledger:
         """Return the requests that have ended since a time, epoch seconds."""
         with self._surviving(), reading(self.path) as connection:
             return served_since(connection, at)
+        return []
+
+    def newest(self, since: float, limit: int, names: Iterable[str]) -> list[Finished]:
+        """Return the newest requests since a time, in order. A client is a hash, unless it has one of the
+        `names`, or that of a program.
+        """
+        with self._surviving(), reading(self.path) as connection:
+            rows, key = newest(connection, Span(since), limit)[::-1], salt(connection)
+            known = {*names, *(row.program for row in rows)}
+            by_hash = {client_hash(key, name).hex()[: len(rows[0].client)]: name for name in known if rows}
+            return [replace(row, client=by_hash.get(row.client, row.client)) for row in rows]
+        return []
+
+    def noted(self, incident: Incident) -> None:
+        """Record an incident, or what has become of it; returns at once."""
+        self._writer.note(incident)
+
+    def incidents_since(self, at: float) -> list[Incident]:
+        """Return the incidents that lasted until a time, epoch seconds, or began later."""
+        with self._surviving(), reading(self.path) as connection:
+            return incidents_since(connection, at)
         return []
 
     def load(self, name: str) -> bytes | None:

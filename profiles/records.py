@@ -266,6 +266,20 @@ class ServedRequest(NamedTuple):
     sojourn_s: float
     saved_s: float | None
     spared_tokens: float | None
+    outcome: str
+
+
+class Incident(NamedTuple):
+    """A time of trouble with a server, or of refusals while the queue was full: one record for all requests
+    that failed in it. No text of a request.
+    """
+
+    server: str  # its name, "" for the queue
+    began_at: float
+    ended_at: float  # when the trouble was last seen
+    down: bool  # the server did not answer at all
+    failed: int  # requests that failed or were refused
+    cause: str  # in the words of the server, "" if it gave none
 
 
 class Comparison(NamedTuple):

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-TABLES = ("profiles", "samples", "salt", "states", "history")
+TABLES = ("profiles", "samples", "salt", "states", "history", "incidents")
 MOST_MISSED = 100_000  # numbers without a row, one after the other
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 

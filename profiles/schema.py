@@ -13,14 +13,14 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
-from profiles.records import Finished
+from profiles.records import Finished, Incident
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
 log = logging.getLogger("clairvoyant")
 
-SCHEMA_VERSION = 15  # SQLite's user_version
+SCHEMA_VERSION = 16  # SQLite's user_version
 OLDEST_VERSION = 3  # no commit wrote an earlier one
 INDEX = "profiles_fit"  # also the mark of our databases: see `profiles.database.MARK`
 
@@ -39,6 +39,14 @@ UNIQUE_NAMES = "CREATE UNIQUE INDEX profiles_name ON profiles (name)"
 UNFINISHED = (
     "CREATE TABLE unfinished (request TEXT PRIMARY KEY, daemon TEXT NOT NULL, began_at REAL NOT NULL, "
     "client BLOB NOT NULL, program TEXT NOT NULL, model TEXT NOT NULL, endpoint TEXT NOT NULL) WITHOUT ROWID"
+)
+INCIDENTS = (
+    "CREATE TABLE incidents (server TEXT NOT NULL, began_at REAL NOT NULL, ended_at REAL NOT NULL, "
+    "down INTEGER NOT NULL, failed INTEGER NOT NULL, cause TEXT NOT NULL, PRIMARY KEY (began_at, server)) "
+    "WITHOUT ROWID"
+)
+INSERT_INCIDENT = (
+    f"INSERT OR REPLACE INTO incidents ({', '.join(Incident._fields)}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 )
 VERSIONS = (
     "CREATE TABLE versions (schema INTEGER PRIMARY KEY, product TEXT NOT NULL, at REAL NOT NULL, "
@@ -73,8 +81,8 @@ def create_tables(connection: sqlite3.Connection) -> None:
     # The key of the client hashes.
     db.execute("CREATE TABLE salt (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), salt BLOB NOT NULL)")
     db.execute("INSERT INTO salt VALUES (1, randomblob(32))")
-    db.execute(UNFINISHED)
-    db.execute(VERSIONS)
+    for table in (UNFINISHED, VERSIONS, INCIDENTS):
+        db.execute(table)
     _note_version(connection, 0)
 
 
@@ -113,7 +121,12 @@ def _to_15(connection: sqlite3.Connection) -> None:
     connection.execute(VERSIONS)
 
 
-STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {14: _to_14, 15: _to_15}
+def _to_16(connection: sqlite3.Connection) -> None:
+    """Version 15 does not tell what went wrong with servers."""
+    connection.execute(INCIDENTS)
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {14: _to_14, 15: _to_15, 16: _to_16}
 
 
 def add_columns(connection: sqlite3.Connection) -> None:

@@ -34,9 +34,9 @@ from profiles.database import (
     remove_copy,
     set_aside,
 )
-from profiles.records import Begun, Comparison, Finished
+from profiles.records import Begun, Comparison, Finished, Incident
 from profiles.rescue import rescue
-from profiles.schema import CLIENT, COLUMNS, INSERT, VALUES
+from profiles.schema import CLIENT, COLUMNS, INSERT, INSERT_INCIDENT, VALUES
 from profiles.states import client_hash, forgetting, kept_salt, salt, save_state
 from profiles.store import fingerprint
 
@@ -78,6 +78,7 @@ SCHEMA_CHECKS = (
     "SELECT only_row, salt FROM salt",
     "SELECT request, daemon, began_at, client, program, model, endpoint FROM unfinished",
     "SELECT schema, product, at, converted_from FROM versions",
+    f"SELECT {', '.join(Incident._fields)} FROM incidents",  # noqa: S608 - names of our own
 )
 """Statements on all tables: if SQLite accepts them, no table or column is missing."""
 
@@ -102,7 +103,7 @@ class _State(NamedTuple):
     generation: int
 
 
-_Item = _Record | Comparison | _State | Begun | str | threading.Event | None
+_Item = _Record | Comparison | Incident | _State | Begun | str | threading.Event | None
 """A string is the id of a request that another daemon has taken over; an event is set once what came before
 it is written; None only wakes the thread."""
 
@@ -134,6 +135,7 @@ class Writer:
         self._flushing: list[threading.Event] = []
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
         self._compared: deque[Comparison] = deque(maxlen=WAITING_ROWS)
+        self._incidents: dict[tuple[str, float], Incident] = {}
         self._states: dict[str, _State] = {}
         self._looking = False
         self._since_pruned = PRUNE_EVERY_ROWS
@@ -206,6 +208,10 @@ class Writer:
         """Queue a comparison of a request that was put before; returns at once."""
         self._queue.put(comparison)
 
+    def note(self, incident: Incident) -> None:
+        """Queue an incident; it replaces one of the same server and beginning. Returns at once."""
+        self._queue.put(incident)
+
     def save(self, name: str, state: bytes, generation: int) -> None:
         """Queue a state, learned in `generation`; dropped if states were erased since. Returns at once."""
         self._queue.put(_State(name, state, generation))
@@ -266,7 +272,10 @@ class Writer:
         return stopping
 
     def _is_due(self) -> bool:
-        return bool(self._rows or self._compared or self._states) or self._begun.keys() != self._noted
+        return (
+            bool(self._rows or self._compared or self._incidents or self._states)
+            or self._begun.keys() != self._noted
+        )
 
     def _take(self, item: _Item) -> None:
         if isinstance(item, _Record):
@@ -276,6 +285,8 @@ class Writer:
             self._rows.append(item)
         elif isinstance(item, Comparison):
             self._compared.append(item)
+        elif isinstance(item, Incident):
+            self._incidents[item.server, item.began_at] = item
         elif isinstance(item, Begun):
             self._begun[item.request] = item
         elif isinstance(item, str):
@@ -315,7 +326,7 @@ class Writer:
         self.unwritable += len(refused)
 
     def _clear(self) -> None:
-        for queued in (self._rows, self._compared, self._states):
+        for queued in (self._rows, self._compared, self._incidents, self._states):
             queued.clear()
 
     def _write_batch(self) -> list[str]:
@@ -329,6 +340,8 @@ class Writer:
         self._states = {name: state for name, state in states if state.generation == erased.generation}
         refused = [why for record in self._rows if (why := self._insert(record.finished))]
         connection.executemany(UPDATE_COMPARED, self._compared)
+        incidents = [each for each in self._incidents.values() if each.ended_at > erased.at]
+        connection.executemany(INSERT_INCIDENT, incidents)
         for name, state in self._states.items():
             save_state(connection, name, state.state)
         self._note_begun()
@@ -378,6 +391,7 @@ def prune(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
         "(SELECT id FROM history WHERE finished_at < ? ORDER BY finished_at LIMIT ?)",
         (oldest, PRUNE_ROWS),
     ).rowcount
+    connection.execute("DELETE FROM incidents WHERE began_at < ?", (oldest,))
     excess = connection.execute("SELECT COUNT(*) FROM history").fetchone()[0] - bounds.rows
     if connection.execute(USED_BYTES).fetchone()[0] > bounds.size_bytes:
         excess = max(excess, PRUNE_EVERY_ROWS)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from clairvoyant_cli.commands import report
+from clairvoyant_cli.commands import last_night, report
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.number_format import span as span_of
@@ -53,6 +53,7 @@ TAKEN = {
     "": {"limit", "json", "csv"},
     "sessions": {"limit", "json", "csv"},
     "report": {"json"},
+    "last_night": {"json"},
     "trace": {"limit"},
     "forget": {"all", "keep_learned", "yes"},
 }
@@ -74,8 +75,11 @@ TAKEN = {
     is_flag=True,
     help="Report what each program used, and how much less requests waited than in order of arrival.",
 )
+@click.option(
+    "--last-night", is_flag=True, help="Show the last 24 hours: what went wrong, load, waiting and gain."
+)
 @db_option
-@click.option("--json", is_flag=True, help="Print JSON Lines; with --report, JSON.")
+@click.option("--json", is_flag=True, help="Print JSON Lines; with --report and --last-night, JSON.")
 @click.option("--csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--trace",
@@ -102,13 +106,18 @@ def command(span: Span, db_file: Path | None, **given: Any) -> None:
     dashboards show the last requests until it stops. --since and --until go by the recorded time.
     """
     view = _view(given)
+    if view == "last_night" and span != Span():
+        flags = "--since, --until, --client and --model"
+        raise click.UsageError(f"{flags} do not go with --last-night", click.get_current_context())
     if view == "forget":
         _forget(database_path(db_file), span, given)
         return
     limit, as_csv = given["limit"], given["csv"]
     every = given["json"] or as_csv
     with opened_database(db_file) as connection:
-        if view == "report":
+        if view == "last_night":
+            last_night.show(connection, as_json=given["json"])
+        elif view == "report":
             report.show(connection, span, as_json=given["json"])
         elif view == "trace":
             _trace(_rows(connection, span, limit))

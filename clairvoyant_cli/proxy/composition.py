@@ -23,6 +23,7 @@ from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
+from clairvoyant_cli.proxy.observing.last_day import begins_at, last_day
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
@@ -62,6 +63,7 @@ from clairvoyant_cli.scheduler.policy import (
 )
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.settings import did_you_mean
+from clairvoyant_cli.state.last_day import LastDay
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import raise_open_files
 from predictor.record import Predictor, UrgencyPredictor
@@ -163,6 +165,7 @@ class Daemon:
             self.metrics,
             self.recorder.history,
             lambda path, body: self.admission.predicted(path, body),  # it is made below
+            self.last_day,
             body_limit_bytes,
         )
 
@@ -304,6 +307,14 @@ class Daemon:
     def snapshot(self) -> Snapshot:
         return self.snapshots.snapshot()
 
+    async def last_day(self) -> LastDay | None:
+        """Return what happened in the last 24 hours; None if nothing is recorded."""
+        saver, now = self.state_saver, self.journal.wall()
+        if saver is None:
+            return None
+        saver.incidents.look(now)
+        return await asyncio.to_thread(lambda: last_day(*saver.since(begins_at(now)), now))
+
     def remember(self, persistence: Persistence | None) -> None:
         """Load profiles and learned state, and record what follows. At any time, once."""
         if persistence is None:
@@ -313,7 +324,8 @@ class Daemon:
             lifecycle=self.lifecycle,
             operation=self.operation,
             journal=self.journal,
-            compare=self.stats.compare,
+            stats=self.stats,
+            known_clients=lambda: {*self.access.clients.listed, *self.access.clients.said},
             predictor=self.predictor,
             learn_queue=self.learn_queue,
             gain=self.gain,

@@ -28,6 +28,7 @@ from clairvoyant_cli.scheduler.urgency import LEVELS, UrgencySource
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, Verb
 from clairvoyant_cli.state.client import PREFIX
 from clairvoyant_cli.state.encoding import encode
+from clairvoyant_cli.state.last_day import LastDay
 from clairvoyant_cli.state.state_history import StateHistory
 
 EVENT_EVERY_S = 0.08  # least time between two states of an event stream; changes in between are merged
@@ -199,11 +200,13 @@ class ControlApi:
         metrics: Metrics,
         history: StateHistory,
         predicted: Callable[[str, bytes], Awaitable[dict[str, Any] | None]],
+        last_day: Callable[[], Awaitable[LastDay | None]],
         body_limit_bytes: int,
     ) -> None:
         """`body_limit_bytes` is the longest body of a request that may be predicted."""
         self._access, self._actions, self.next_change = access, actions, asyncio.Event()
         self._snapshots, self._history, self._predicted = snapshots, history, predicted
+        self._last_day = last_day
         self.shared = {
             "state": Shared(lambda: (encode(step) if step else b"" for step in snapshots.steps())),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
@@ -215,7 +218,7 @@ class ControlApi:
         self.hand_over: Callable[[bytes], AsyncIterator[bytes]] | None = None
         told = {f"{PREFIX}/{name}": _answer_of(name, each) for name, each in self.shared.items()}
         told |= {f"{PREFIX}/health": self._health, f"{PREFIX}/events": self._events}
-        told |= {f"{PREFIX}/past": self._past_page}
+        told |= {f"{PREFIX}/past": self._past_page, f"{PREFIX}/last-day": self._last_day_page}
         asked = {f"{PREFIX}/predict": self._predict, f"{PREFIX}/actions/": self._act}
         asked |= {f"{PREFIX}/replace": self._replace}
         self._routes = Routes(self._guard, told, asked, {f"{PREFIX}/predict": body_limit_bytes})
@@ -281,6 +284,12 @@ class ControlApi:
         except ValueError:
             before = inf
         return Answer(self._history.page_before(before), content_type=b"application/x-ndjson")
+
+    async def _last_day_page(self, _: Asked) -> Answer:
+        found = await self._last_day()
+        if found is None:
+            return as_json({"error": "this daemon records no history"}, 409)
+        return Answer(encode(found), content_type=JSON)
 
     async def _predict(self, asked: Asked) -> Answer:
         """Predict the answer to the body of a request to `?path=`, by default a chat of OpenAI's API."""

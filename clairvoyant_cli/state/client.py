@@ -18,6 +18,7 @@ from clairvoyant_cli.files import read_file, text_of
 from clairvoyant_cli.http.own_requests import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.state.encoding import decode, encode
+from clairvoyant_cli.state.last_day import LastDay
 from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
 from clairvoyant_cli.system import process_start
 
@@ -130,6 +131,10 @@ class ControlClient:
     async def outlook(self) -> tuple[PolicyOutlook, ...]:
         """Return when the queue would start under each policy."""
         return self._read(await self._ask("/outlook"), tuple[PolicyOutlook, ...])
+
+    async def last_day(self) -> LastDay:
+        """Return what happened in the last 24 hours; ClairvoyantError if the daemon records nothing."""
+        return self._read(await self._ask("/last-day"), LastDay)
 
     async def past(self, before: float) -> bytes:
         """Return the newest page of the daemon's `StateHistory` before an epoch time; empty if none."""

@@ -9,7 +9,17 @@ from pathlib import Path
 from predictor.record import LengthClass
 from profiles.database import reading, writing
 from profiles.history import Span, newest
-from profiles.records import Begun, Comparison, Estimate, Finished, Host, Profile, Served, ServedRequest
+from profiles.records import (
+    Begun,
+    Comparison,
+    Estimate,
+    Finished,
+    Host,
+    Incident,
+    Profile,
+    Served,
+    ServedRequest,
+)
 from profiles.store import save
 from profiles.writer import Writer
 
@@ -74,6 +84,7 @@ class Kept:
     pairs: list[Comparison] = field(default_factory=list)
     begun: list[Begun] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    incidents: dict[tuple[str, float], Incident] = field(default_factory=dict)
 
     def profiles(self, backend: str, url: str) -> list[Profile]:
         return [MEASURED]
@@ -92,6 +103,15 @@ class Kept:
 
     def served_since(self, at: float) -> list[ServedRequest]:
         return []
+
+    def newest(self, since: float, limit: int, names: Iterable[str]) -> list[Finished]:
+        return []
+
+    def noted(self, incident: Incident) -> None:
+        self.incidents[incident.server, incident.began_at] = incident
+
+    def incidents_since(self, at: float) -> list[Incident]:
+        return [each for each in self.incidents.values() if each.ended_at >= at]
 
     def load(self, name: str) -> bytes | None:
         return None

@@ -37,6 +37,7 @@ COMMITS = {
     "9d75c5a2": "the last of schema 13",
     "90e6ab95": "the first of schema 14",
     "626008f7": "the last of schema 14",
+    "4a43c1a2": "the last of schema 15",
 }
 PROMPTS = ("Name a colour.", "What is yeast?", "Spell cat.")
 STORE_PROFILE = """

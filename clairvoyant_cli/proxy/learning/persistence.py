@@ -7,7 +7,7 @@ Rule 2: measured or learned values never overrule what the operator set (`--tau`
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -23,7 +23,9 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
-from clairvoyant_cli.proxy.observing.request_views import history_row
+from clairvoyant_cli.proxy.observing.last_day import Incidents, begins_at
+from clairvoyant_cli.proxy.observing.request_stats import RequestStats
+from clairvoyant_cli.proxy.observing.request_views import history_row, recorded_request
 from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
@@ -35,7 +37,7 @@ from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.scheduler.policy import mean_over_slots
 from predictor.errors import ModelError
 from predictor.record import LengthClass, Predictor
-from profiles.records import Begun, Comparison, Finished, Profile, ServedRequest, place_of
+from profiles.records import Begun, Comparison, Finished, Incident, Profile, ServedRequest, place_of
 
 log = logging.getLogger("clairvoyant")
 
@@ -58,6 +60,9 @@ class Persistence(Protocol):
     def finished(self, record: Finished) -> None: ...
     def compared(self, comparison: Comparison) -> None: ...
     def served_since(self, at: float) -> list[ServedRequest]: ...
+    def newest(self, since: float, limit: int, names: Iterable[str]) -> list[Finished]: ...
+    def noted(self, incident: Incident) -> None: ...
+    def incidents_since(self, at: float) -> list[Incident]: ...
     def load(self, name: str) -> bytes | None: ...
     def save(self, name: str, state: bytes) -> None: ...
     def flush(self) -> None: ...
@@ -100,13 +105,15 @@ class StateSaver:
     lifecycle: ServerLifecycle
     operation: Operation
     journal: Journal
-    compare: Callable[[], None]  # compares the waits that have become known
+    stats: RequestStats
+    known_clients: Callable[[], Iterable[str]]  # their names
     predictor: Predictor
     learn_queue: LearnQueue
     gain: Gain
     slot_time: SlotTime
     freeze: bool
     took_over: Callable[[], None]
+    incidents: Incidents = field(init=False)
     replaced: bool = False  # another daemon has loaded the states, and learns on
     _memories: dict[str, ServerMemory] = field(default_factory=dict)
     _answered: tuple[ServerMemory, str] | None = None  # the server and model of an answer learned from
@@ -115,6 +122,9 @@ class StateSaver:
     _saved_ago_s: float = 0.0
     _unlearned: bytes = b""
     _stored: bytes = b"{}"
+
+    def __post_init__(self) -> None:
+        self.incidents = Incidents(self.lifecycle.pool, self.persistence.noted)
 
     def _profiles_of(self, server: Server) -> Sequence[Profile]:
         url = server.id
@@ -148,14 +158,30 @@ class StateSaver:
             self.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
     def _look_back(self) -> None:
-        """Fill in the gain of today and yesterday, and who had the slots in the last day."""
-        yesterday = midnight_before(midnight_before(self.gain.clock()) - 1.0)
-        for row in self.persistence.served_since(yesterday):
+        """Fill in the gain of today and yesterday, who had the slots, the latest requests and incidents."""
+        now, lost_at = self.gain.clock(), 0.0
+        for row in self.persistence.served_since(midnight_before(midnight_before(now) - 1.0)):
+            if row.outcome == "lost":
+                lost_at = row.finished_at
             self.slot_time.used(row.program, row.finished_at - row.sojourn_s + row.waited_s, row.finished_at)
             if isinstance(row.saved_s, float) and isinstance(row.spared_tokens, float):
                 self.slot_time.saved(row.program, row.finished_at, row.saved_s)
+                length_class = LengthClass(row.length_class)
+                self.stats.times[length_class].append((row.waited_s, row.sojourn_s))
                 waits = Waits(row.finished_at, row.waited_s, row.saved_s)
-                self.gain.enter(LengthClass(row.length_class), waits, row.spared_tokens)
+                self.gain.enter(length_class, waits, row.spared_tokens)
+        recent = self.stats.recent
+        room = (recent.maxlen or 0) - len(recent)
+        earlier = self.persistence.newest(begins_at(now), room, self.known_clients())
+        recent.extendleft(map(recorded_request, reversed(earlier)))
+        self.incidents.take_up(self.persistence.incidents_since(begins_at(now)))
+        if self.persistence.lost and lost_at:
+            self.incidents.killed(lost_at, now, len(self.persistence.lost))
+
+    def since(self, at: float) -> tuple[list[ServedRequest], list[Incident]]:
+        """Return what has ended and what has gone wrong since a time, epoch seconds. Waits for the disk."""
+        self.persistence.flush()
+        return self.persistence.served_since(at), self.persistence.incidents_since(at)
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""
@@ -189,6 +215,7 @@ class StateSaver:
         if self.persistence.profiles_changed():
             await self.take_over()
         self.follow()
+        self.incidents.look(self.gain.clock())
         if self._saved_ago_s >= SAVE_EVERY_S:
             self.save()
 
@@ -214,7 +241,8 @@ class StateSaver:
 
     def save(self) -> None:
         self._saved_ago_s = 0.0
-        self.compare()
+        self.stats.compare()
+        self.incidents.look(self.gain.clock())
         if self.replaced:
             return
         if (stored := msgspec.json.encode(self.lifecycle.pool.stored)) != self._stored:
@@ -255,6 +283,8 @@ class StateSaver:
 
     def ended(self, of: Ended) -> None:
         self.persistence.finished(history_row(of, self.operation.policy, self.lifecycle.pool.first.name))
+        if of.outcome is not Outcome.COMPLETED:
+            self.incidents.ended(of)
         memory = self._memories.get(of.last.server_id)
         if memory is None or of.outcome is not Outcome.COMPLETED or not of.tokens:
             return

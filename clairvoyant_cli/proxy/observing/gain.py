@@ -81,12 +81,12 @@ class Gain:
 
     def _waits_of(self, pair: Compared) -> tuple[LengthClass, Waits]:
         of: Ended = pair.subject
-        return LengthClass(of.length_class), Waits(self.clock(), of.waited_s, pair.saved_s)
+        return LengthClass(of.length_class), Waits(of.finished_at, of.waited_s, pair.saved_s)
 
     def enter(
         self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
     ) -> None:
-        """Add a pair of a request that ended today or yesterday, in the order of their ends."""
+        """Add a pair of a request that ended today or yesterday."""
         self.expire()
         self._by_class[kind].append(waits)
         day = self._today if waits.at >= midnight_before(self.clock()) else self._yesterday

@@ -60,6 +60,8 @@ IN_STATE = _read([each.name for each in fields(FinishedRequest) if each.name in 
 IN_HISTORY = _read([each.name for each in fields(Finished) if each.name in Ended.__struct_fields__])
 """What the published state and the history have of a record, under the same names."""
 
+IN_BOTH = _read([each.name for each in fields(FinishedRequest) if each.name in Finished.__dataclass_fields__])
+
 
 @dataclass(slots=True)
 class RequestViews:
@@ -293,6 +295,21 @@ def finished_request(of: Ended) -> FinishedRequest:
         "dispatched_by": of.last.reason,
     }
     return FinishedRequest(**IN_STATE(of) | own)
+
+
+def recorded_request(row: Finished) -> FinishedRequest:
+    """Return the row of the published state for a request from before the daemon was started."""
+    predicted = PredictionState(
+        length_class=row.predicted_class,
+        p_short=1.0 - row.p_long,
+        p_medium=0.0,  # the history does not tell these two apart
+        p_long=row.p_long,
+        expected_tokens=row.expected_tokens,
+        q90_tokens=row.q90_tokens,
+        source=row.source,
+    )
+    own = {"id": row.request, "predicted": predicted, "real_class": row.length_class}
+    return FinishedRequest(**IN_BOTH(row) | own)
 
 
 def history_row(of: Ended, policy: str, backend: str) -> Finished:

@@ -27,6 +27,7 @@ from clairvoyant_cli.http.upstream import (
 from clairvoyant_cli.protocols.probes import BusySlots
 from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
 from clairvoyant_cli.protocols.routes import Shape, Work
+from clairvoyant_cli.protocols.server_error import cause_of
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.journal import Journal
@@ -371,6 +372,8 @@ class ServedRequest:
         attempt = self.attempt
         if attempt.usage is not None:
             attempt.totals = self.serving.preemption.totals(self.exchange, attempt, attempt.usage.totals())
+            if (status >= 500 or attempt.totals.error) and not self.exchange.remark:
+                self.exchange.remark = cause_of(attempt.usage.passed)
         if self.server.loaded is not None:
             self.server.loaded.answered(self.exchange, status)
         return Answered(status, attempt.totals.error)

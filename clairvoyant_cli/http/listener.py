@@ -36,7 +36,6 @@ from clairvoyant_cli.http.sockets import (
     reset_now,
     unacknowledged,
 )
-from clairvoyant_cli.http.upstream import Spawn
 
 DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
 """What a client may send behind a request that waits in the queue, before it is taken for an attack."""
@@ -54,6 +53,7 @@ LINGER_S = 2.0
 
 
 Handler = Callable[[Request], Awaitable[None]]
+Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -84,7 +84,6 @@ class ClientConnection(asyncio.Protocol):
         self._writing_paused = False
         self._refusal: Malformed | None = None
         self._patience = Patience()
-        self._corked: list[bytes] | None = None
         self._received = 0
         self._sent = 0
         self._taken = 0
@@ -462,20 +461,7 @@ class ClientConnection(asyncio.Protocol):
             self._sent += len(data)
             if self._tunnel is not None:
                 self._idle_since = asyncio.get_running_loop().time()
-            if self._corked is None:
-                self._transport.write(data)
-            else:
-                self._corked.append(data)
-
-    def cork(self) -> None:
-        """Hold back what is written, to send it as one piece: packets cost both ends more than bytes."""
-        if self._corked is None:
-            self._corked = []
-
-    def uncork(self) -> None:
-        held, self._corked = self._corked, None
-        if held and self._transport is not None:
-            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+            self._transport.write(data)
 
     def pause_reading(self) -> None:
         """Leave what the client sends in the socket, and what has been received unread."""
@@ -520,7 +506,6 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._ending or transport.is_closing():
             return
-        self.uncork()
         self._ending = True
         self._idle_s = 0.0
         self.table.rests(self)

@@ -110,5 +110,4 @@ def _send(
     if body:
         connection.body(body)
         connection.body_end([])
-    connection.uncork()
     return answer

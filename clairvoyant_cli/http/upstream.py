@@ -2,7 +2,7 @@
 
 Rule 1: bytes go to their sink from the callback that received them; no task wakes up per token.
 Rule 2: an idle connection is reused only while it is young, as a POST that meets a closing connection cannot
-be repeated safely (RFC 9110, 9.2.2). While one rests, a spare is opened to save a handshake.
+be repeated safely (RFC 9110, 9.2.2).
 Rule 3: connecting has a timeout, answering has none.
 """
 
@@ -13,7 +13,6 @@ import socket
 import ssl
 from asyncio.staggered import staggered_race
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -23,8 +22,8 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, ResponseReader, chunk, last_chunk
 from clairvoyant_cli.http.heads import RequestHead, ResponseHead
-from clairvoyant_cli.http.limits import ConnectedClient, Throttle
-from clairvoyant_cli.http.request import SHORT_BYTES, Piece
+from clairvoyant_cli.http.limits import Throttle
+from clairvoyant_cli.http.request import Piece
 from clairvoyant_cli.http.sockets import Peer, end_with_reset, keep_alive, peer_of, unread
 
 MAX_IDLE = 32  # how many idle connections are kept
@@ -35,8 +34,6 @@ announcing it, and a request sent in that millisecond is lost."""
 
 NEXT_ADDRESS_S = 0.25  # RFC 8305, section 8: Connection Attempt Delay
 IN_FLIGHT_S = 0.3  # what arrives sooner after a half-close may have been sent before the server saw it
-
-Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
 
 
 class UpstreamError(Exception):
@@ -62,12 +59,7 @@ class RefusedError(UpstreamError):
 
 
 class ResponseSink:
-    """Receives an answer: 1xx answers, the head, pieces of the body. `end` or `failed` is called once, last.
-
-    What arrived together is handed on while `client` is corked.
-    """
-
-    client: ConnectedClient | None = None
+    """Receives an answer: 1xx answers, the head, pieces of the body; at last `end` or `failed`, once."""
 
     def informational(self, head: ResponseHead) -> None:
         pass
@@ -94,7 +86,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.rested = False
         self._chunked_request = False
         self._request_complete = True
-        self._corked = b""
         self._reading = True
         self._hanging_up = False
         self._half_closed_s = math.inf
@@ -152,20 +143,15 @@ class UpstreamConnection(asyncio.Protocol):
             self.throttle.resume()
 
     def begin(self, request: RequestHead, wire: bytes, sink: ResponseSink) -> None:
-        """Give a request's answer to `sink`. Its head, `wire`, is sent with its body, or by `uncork`."""
+        """Send a request's head, `wire`, and give its answer to `sink`."""
         self._reader.expect(request)
         self._sink = sink
         self._chunked_request = request.length is None
         self._request_complete = not request.has_body
         if self._transport is None:
             self._lost()
-            return
-        self._corked = wire
-
-    def uncork(self) -> None:
-        """Send the request's head if none of its body has come yet."""
-        if self._corked:
-            self.write(b"")
+        else:
+            self._transport.write(wire)  # uvloop sends what is written in a turn of the loop in one piece
 
     def body(self, data: Piece) -> None:
         self.write(chunk(data) if self._chunked_request else data)
@@ -176,12 +162,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.write(last_chunk(trailers))
 
     def write(self, data: Piece) -> None:
-        if self._corked:
-            wire, self._corked = self._corked, b""
-            if len(data) <= SHORT_BYTES:
-                data = b"".join((wire, data))
-            else:
-                self.write(wire)
         if self._transport is not None and data:
             self._transport.write(data)
 
@@ -249,25 +229,18 @@ class UpstreamConnection(asyncio.Protocol):
         return self.open and self._transport is not None and peer_of(self._transport) is Peer.OPEN
 
     def _take(self, events: list[Event], sink: ResponseSink) -> None:
-        client = sink.client if len(events) > 1 else None
-        if client is not None:
-            client.cork()
-        try:
-            for event in events:
-                if isinstance(event, bytes):
-                    sink.data(event)
-                elif isinstance(event, ResponseHead):
-                    (sink.head if event.status >= 200 or event.status == 101 else sink.informational)(event)
-                elif isinstance(event, End):
-                    self._finish(sink, event.trailers)
-                elif isinstance(event, Malformed):
-                    self._fail(UpstreamError(event.why))
-                    self.close()
-                if self._sink is not sink:
-                    return  # the answer is over, or not wanted any more
-        finally:
-            if client is not None:
-                client.uncork()
+        for event in events:
+            if isinstance(event, bytes):
+                sink.data(event)
+            elif isinstance(event, ResponseHead):
+                (sink.head if event.status >= 200 or event.status == 101 else sink.informational)(event)
+            elif isinstance(event, End):
+                self._finish(sink, event.trailers)
+            elif isinstance(event, Malformed):
+                self._fail(UpstreamError(event.why))
+                self.close()
+            if self._sink is not sink:
+                return  # the answer is over, or not wanted any more
         if self._reader.pending:
             asyncio.get_running_loop().call_soon(self._read_on)
 
@@ -320,14 +293,9 @@ class Upstream:
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[UpstreamConnection] = deque()
-        self._spare: UpstreamConnection | None = None
-        self._spare_ends: asyncio.TimerHandle | None = None
-        self._opening_spare = False
-        self.open_spares: Spawn | None = None  # with it a spare is opened whenever another one begins to rest
 
     def __repr__(self) -> str:
-        spare = "" if self._spare is None else ", a spare"
-        return f"<Upstream {self.url}: {len(self._idle)} idle{spare}>"
+        return f"<Upstream {self.url}: {len(self._idle)} idle>"
 
     async def connect(self, *, fresh: bool = False) -> UpstreamConnection:
         """Return a free connection, a new one if `fresh`; UpstreamError if there is none."""
@@ -338,10 +306,6 @@ class Upstream:
             if now - connection.idle_since <= MAX_IDLE_S and connection.is_there():
                 return connection
             connection.close()
-        spare = None if fresh else self._take_spare()
-        return spare if spare is not None and spare.is_there() else await self._open()
-
-    async def _open(self) -> UpstreamConnection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._connect_first()
@@ -385,44 +349,18 @@ class Upstream:
         self._idle.append(connection)
         if len(self._idle) > MAX_IDLE:
             self._idle.popleft().close()
-        # Only a server that keeps connections gets a spare: one that serves a single connection at a time
-        # would wait for a request on the spare and hear nobody else.
-        if self.open_spares is not None and self._spare is None and not self._opening_spare:
-            self._opening_spare = True
-            self.open_spares(self._open_spare())
 
     def forget(self, connection: UpstreamConnection) -> None:
-        if connection is self._spare:
-            self._take_spare()
         with suppress(ValueError):
             self._idle.remove(connection)
 
     async def close(self) -> None:
-        """Close the idle connections and the spare, and return when they are gone."""
-        self.open_spares = None
-        spare = self._take_spare()
-        closing = [*self._idle, *([spare] if spare is not None else [])]
+        """Close the idle connections, and return when they are gone."""
+        closing = list(self._idle)
         self._idle.clear()
         for connection in closing:
             connection.abort()
         await asyncio.gather(*(connection.closed for connection in closing))
-
-    async def _open_spare(self) -> None:
-        try:
-            spare = await self._open()
-        except UpstreamError:
-            return  # the next request will report why
-        finally:
-            self._opening_spare = False
-        spare.rested = True
-        self._spare = spare
-        self._spare_ends = asyncio.get_running_loop().call_later(MAX_IDLE_S, spare.close)
-
-    def _take_spare(self) -> UpstreamConnection | None:
-        if self._spare_ends is not None:
-            self._spare_ends.cancel()
-        spare, self._spare, self._spare_ends = self._spare, None, None
-        return spare
 
 
 def reason(error: OSError) -> str:

@@ -108,7 +108,7 @@ class Client:
     def nothing(self, *_: object) -> None:
         """Take no notice."""
 
-    fed_by = cork = uncork = pause_reading = resume_reading = waits_in_queue = nothing
+    fed_by = pause_reading = resume_reading = waits_in_queue = nothing
 
 
 @dataclass(eq=False)
@@ -157,9 +157,6 @@ class Connection:
         self._sink = None
 
     abort = close = let_go
-
-    def uncork(self) -> None:
-        """Send what is held back, which nothing is."""
 
     async def hang_up(self, patience_s: float) -> bool:
         self._sink = None

@@ -41,7 +41,6 @@ class Sink(ResponseSink):
 def asked(connection: UpstreamConnection) -> Sink:
     sink = Sink()
     connection.begin(REQUEST, REQUEST.encode(b"t"), sink)
-    connection.uncork()
     return sink
 
 

@@ -301,7 +301,6 @@ async def asked_on_a_stale_connection(raw: bytes, monkeypatch: pytest.MonkeyPatc
         serving(upstream.base_url) as daemon,
         raw_client(daemon.base_url) as client,
     ):
-        daemon.pool.first.upstream.open_spares = None
         return [(await client.ask(raw)).status for _ in range(2)], requests
 
 

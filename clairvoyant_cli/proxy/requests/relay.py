@@ -123,7 +123,6 @@ def forward(
 
             sink = Filtering(sink, barred, members, refuse)
         request.flow_to(sink, keep=keep)
-    upstream.uncork()
 
 
 def forward_continuation(
@@ -198,7 +197,7 @@ class Relay(ResponseSink):
     _begun: bool = False
 
     def __post_init__(self) -> None:
-        self.client = self._client = self.request.connection
+        self._client = self.request.connection
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def informational(self, head: ResponseHead) -> None:

@@ -96,7 +96,6 @@ class ServerLifecycle:
         server.up_s = self.journal.clock()
         look = partial(self._probe_and_wait, server)
         self._watching[server.id] = self.spawn(repeat(f"watching {server.name}", look))
-        server.upstream.open_spares = self.spawn
 
     async def _probe_and_wait(self, server: Server) -> None:
         """Update a server's status, and return when the next look is due."""

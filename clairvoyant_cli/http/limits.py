@@ -13,6 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from time import perf_counter
 from typing import Protocol
 
@@ -33,6 +34,7 @@ DELAYING_TIMEOUT_S, DELAYING_BYTES_PER_S = 2.0, 100_000.0
 average. Nobody waits for what a slow upload holds otherwise, so that it may take its time."""
 
 DRAINING_TIMEOUT_S = 5.0  # how long a client may hold up the daemon's shutdown
+MADE_WAY = 0.01  # the share of all connections that is closed at once if there is no room for another
 IDLE_CLIENT_S = 120.0  # how long a connection may rest between two requests (nginx: keepalive_timeout 75 s)
 
 
@@ -71,42 +73,34 @@ class Patience:
 
 
 TURN_S = 0.004
-"""How long a turn of the loop may be spent on reading; what has been begun by then is read to its end."""
+"""How long a turn of the loop may last before reading waits; what has been begun is read to its end."""
 
 
 class LoopTurn:
-    """Measures what a turn of the loop is spent on, as a context manager round each piece of such work."""
+    """Tells when a turn of the loop has lasted long enough, counted from when that was first asked in it."""
 
     def __init__(self) -> None:
-        self._spent_s = 0.0
-        self._began_s = 0.0
+        self._ends_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    def __enter__(self) -> None:
-        self._began_s = perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        self.charge(perf_counter() - self._began_s)
-
-    def charge(self, seconds: float) -> None:
-        """Add to the time spent. It accumulates over turns, so that an idle daemon need not count them."""
-        self._spent_s += seconds
-        if self._spent_s >= TURN_S:
-            loop = asyncio.get_running_loop()
-            if self._loop is not loop:
-                self._loop = loop
-                loop.call_soon(self._next)
 
     @property
     def over(self) -> bool:
-        return self._spent_s >= TURN_S and self._loop is asyncio.get_running_loop()
+        """Whether what can wait is to be left to the next turn."""
+        loop, now = asyncio.get_running_loop(), perf_counter()
+        if self._loop is not loop:
+            self._loop, self._ends_s = loop, now + TURN_S
+            loop.call_soon(self._next)
+        return now >= self._ends_s
+
+    def charge(self, seconds: float) -> None:
+        """Count what has been put off, and is to be done in this turn."""
+        self._ends_s -= seconds
 
     async def next(self) -> None:
         while self.over:  # noqa: ASYNC110 - an event would wake all in the same turn
             await asyncio.sleep(0)
 
     def _next(self) -> None:
-        self._spent_s = 0.0
         self._loop = None
 
 
@@ -138,9 +132,12 @@ class ConnectedClient(Protocol):
     peer: str
     ends: Ends
     table: "ConnectionTable"
+    silent_s: float
 
     @property
     def idle(self) -> bool: ...
+    @property
+    def owes_request(self) -> bool: ...
     @property
     def undecided(self) -> bool: ...
     @property
@@ -176,8 +173,7 @@ class ConnectionTable:
     """The open client connections, at most `most`.
 
     The bodies of waiting requests may hold `body_budget_bytes` together, and hold `body_bytes`, those of each
-    client `bodies`. Of the connections, `unfinished` have sent no whole request yet, by address;
-    `resting` are between two requests. In both, those that have been silent longest are first.
+    client `bodies`.
     """
 
     client_timeout_s: float = 30.0
@@ -189,49 +185,34 @@ class ConnectionTable:
     waiting: "dict[str, dict[asyncio.Future[None], int]]" = field(default_factory=dict)
     slot_wanted: Callable[[], bool] = lambda: False  # returns whether requests are queued
     pass_on: "Callable[[ConnectedClient], object]" = lambda connection: None  # called once it may be idle
-    every: "set[ConnectedClient]" = field(default_factory=set)
-    unfinished: "dict[str, dict[ConnectedClient, None]]" = field(default_factory=dict)
-    resting: "dict[ConnectedClient, None]" = field(default_factory=dict)
+    every: "dict[ConnectedClient, None]" = field(default_factory=dict)  # in order of arrival
     _checked_s: float | None = None
 
     def admit(self, connection: ConnectedClient) -> bool:
-        """Add a connection, if necessary in place of one that waits for its client; False without room."""
-        if len(self.every) >= self.most:
-            most = max(self.unfinished, key=lambda peer: len(self.unfinished[peer]), default="")
-            victim = next(iter(self.unfinished.get(most, self.resting)), None)
-            if victim is None:
-                return False
-            self.remove(victim)
-            victim.abort()
-        self.every.add(connection)
-        self.awaits(connection)
+        """Add a connection, if necessary in place of ones that wait for their clients; False without room."""
+        if len(self.every) >= self.most and not self._make_way():
+            return False
+        self.every[connection] = None
         return True
 
-    def awaits(self, connection: ConnectedClient) -> None:
-        """Count a connection as one from which a request is to come, or more of one."""
-        self.resting.pop(connection, None)
-        if connection in self.every:
-            of_address = self.unfinished.setdefault(connection.peer, {})
-            of_address.pop(connection, None)
-            of_address[connection] = None
-
-    def busy(self, connection: ConnectedClient) -> None:
-        """Count a connection as one with a whole request that is being served."""
-        self.resting.pop(connection, None)
-        if (of_address := self.unfinished.get(connection.peer)) is not None:
-            of_address.pop(connection, None)
-            if not of_address:
-                del self.unfinished[connection.peer]
-
-    def rests(self, connection: ConnectedClient) -> None:
-        """Count a connection as one that is owed no answer."""
-        self.busy(connection)
-        if connection in self.every:
-            self.resting[connection] = None
+    def _make_way(self) -> bool:
+        """Close connections (Rule 3): a share of `MADE_WAY`, as looking for them takes milliseconds."""
+        unfinished, resting = dict[str, list[ConnectedClient]](), list[ConnectedClient]()
+        for connection in self.every:
+            if connection.owes_request:
+                unfinished.setdefault(connection.peer, []).append(connection)
+            elif connection.idle:
+                resting.append(connection)
+        of_one = max(unfinished.values(), key=len, default=resting)
+        of_one.sort(key=attrgetter("silent_s"), reverse=True)
+        leaving = of_one[: max(1, int(MADE_WAY * self.most))]
+        for connection in leaving:
+            self.remove(connection)
+            connection.abort()
+        return bool(leaving)
 
     def remove(self, connection: ConnectedClient) -> None:
-        self.every.discard(connection)
-        self.busy(connection)
+        self.every.pop(connection, None)
 
     def hold(self, client: str, change: int) -> None:
         """Count what the bodies of a client hold."""

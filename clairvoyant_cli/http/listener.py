@@ -37,11 +37,11 @@ from clairvoyant_cli.http.sockets import (
     unacknowledged,
 )
 
-DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
-"""What a client may send behind a request that waits in the queue, before it is taken for an attack."""
-
 SHORT_PACKET_BYTES = 4096
 """What is read at once however much else is: it takes 30 us, and other clients must not wait for hundreds."""
+
+DROPPED_LIMIT_BYTES = 16 * 1024 * 1024
+"""What a client may send behind a request that waits in the queue, before it is taken for an attack."""
 
 LEAVING_S = 0.0002  # about what it takes to clean up after a request whose client has left
 REFUSED_LINGER_S = 0.5
@@ -87,7 +87,7 @@ class ClientConnection(asyncio.Protocol):
         self._received = 0
         self._sent = 0
         self._taken = 0
-        self._idle_s = 0.0
+        self.silent_s = 0.0  # in which nothing has come that is read
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.peer} {self._request or 'idle'}>"
@@ -100,6 +100,14 @@ class ClientConnection(asyncio.Protocol):
         if self._tunnel is not None:
             return asyncio.get_running_loop().time() - self._idle_since > TUNNEL_QUIET_S and not self.unsent
         return self._request is None and not (self._reader.held or self.unsent)
+
+    @property
+    def owes_request(self) -> bool:
+        """Whether its client has asked for nothing yet, or not to the end."""
+        request = self._request
+        if request is None:
+            return self._writer is None or bool(self._reader.held)
+        return request.wanted and not request.scheduled
 
     @property
     def undecided(self) -> bool:
@@ -154,9 +162,8 @@ class ClientConnection(asyncio.Protocol):
                 self.abort()
         elif not self._ending:
             self._received += len(data)
+            self.silent_s = 0.0
             self._read(data)
-            if self._request is None or (self._request.wanted and not self._request.scheduled):
-                self.table.awaits(self)
 
     def eof_received(self) -> bool:
         """The client will send no more. A queued request is abandoned, as in Ollama and llama.cpp; any other
@@ -170,7 +177,6 @@ class ClientConnection(asyncio.Protocol):
 
     def waits_in_queue(self) -> None:
         """What the client asked for may take long: from now on, above all, its leaving must be noticed."""
-        self.table.busy(self)
         if self._half_closed:
             self.abort()
         elif len(self._reader.held) > READ_AHEAD_BYTES and not self._slicing:
@@ -210,7 +216,6 @@ class ClientConnection(asyncio.Protocol):
                 self._task = self._spawn(self._serve(self._request))
             elif isinstance(event, End):
                 if self._request is not None:
-                    self.table.busy(self)
                     self._request.feed_end(event.trailers)
             elif isinstance(event, Malformed):
                 self._refuse(event)
@@ -228,15 +233,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         """Read what has come, or the next slice of it, if it is short or this turn of the loop has time."""
-        if 0 < len(data) <= SHORT_PACKET_BYTES:
-            self._take(self._reader.receive(data))
-            return
-        if READING.over and self._reader.postpone(data):
+        is_short = 0 < len(data) <= SHORT_PACKET_BYTES
+        if not is_short and READING.over and self._reader.postpone(data):
             self._slicing = True
             self._follow_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
-            return
-        with READING:
+        else:
             self._take(self._reader.receive(data))
 
     def _read_on(self) -> None:
@@ -318,8 +320,7 @@ class ClientConnection(asyncio.Protocol):
         if not request.complete or writer is None or not writer.keep_alive or self._half_closed:
             self.close()
             return
-        self._idle_s = 0.0
-        self.table.rests(self)
+        self.silent_s = 0.0
         self._take(self._reader.next_request())
         if len(self._reader.held) <= READ_AHEAD_BYTES:
             self.resume_reading()  # not only for the next request: a client's leaving is read, too
@@ -350,7 +351,7 @@ class ClientConnection(asyncio.Protocol):
         return cast(socket.socket, self._transport.get_extra_info("socket")).dup()
 
     def tick(self, elapsed_s: float) -> None:
-        self._idle_s += elapsed_s
+        self.silent_s += elapsed_s
         due = self._untaken()
         what = "reader" if due else self._waits_for()
         if what is None:  # of thousands that wait for their answers this is all
@@ -362,7 +363,7 @@ class ClientConnection(asyncio.Protocol):
             self._notice_leaving()
         elif (
             what is None
-            and self._idle_s > (LINGER_S if self._ending else IDLE_CLIENT_S)
+            and self.silent_s > (LINGER_S if self._ending else IDLE_CLIENT_S)
             and (self._ending or not self._has_unread())
         ):
             self._let_go()  # the client has had its time to ask for more, or to end its side
@@ -507,8 +508,7 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or self._ending or transport.is_closing():
             return
         self._ending = True
-        self._idle_s = 0.0
-        self.table.rests(self)
+        self.silent_s = 0.0
         try:
             transport.write_eof()
         except OSError:  # asyncio's own loops: the client has reset it, and the news is on its way

@@ -162,8 +162,7 @@ async def read_members(pieces: Sequence[Piece], members: OuterMembers) -> None:
     """Look through pieces of a body, without holding up the loop."""
     for part in slices(pieces):
         await READING.next()
-        with READING:
-            members.feed(part)
+        members.feed(part)
 
 
 def slices(pieces: Sequence[Piece]) -> Iterator[Piece]:

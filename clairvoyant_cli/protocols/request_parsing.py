@@ -124,20 +124,18 @@ async def parse_request(
         body, payloads = long.text(), long.payloads
         size -= payloads.left_out
     await READING.next()
-    with READING:
-        held = None if body is None else fitting(BODY, body)
-        reader: ConversationReader | None = None
-        if body is None or held is None:
-            parsed = _unknown(route, client)
-        else:
-            parsed = parse_body(body, route, traits, client, held)
-            if parsed.view is not None and route.work is Work.GENERATE:
-                reader = ConversationReader(held, parsed.model, payloads)
-        goes_on = reader is not None and reader.read_slice()
+    held = None if body is None else fitting(BODY, body)
+    reader: ConversationReader | None = None
+    if body is None or held is None:
+        parsed = _unknown(route, client)
+    else:
+        parsed = parse_body(body, route, traits, client, held)
+        if parsed.view is not None and route.work is Work.GENERATE:
+            reader = ConversationReader(held, parsed.model, payloads)
+    goes_on = reader is not None and reader.read_slice()
     while goes_on and reader is not None:
         await READING.next()
-        with READING:
-            goes_on = reader.read_slice()
+        goes_on = reader.read_slice()
     if reader is not None and body is not None:
         parsed.conversation = reader.conversation(body)
     if body is None and whole:
@@ -214,8 +212,7 @@ async def _read_slices(pieces: Sequence[Piece]) -> LongBody:
     long = LongBody()
     for part in slices(pieces):
         await READING.next()
-        with READING:
-            long.feed(bytes(part))
+        long.feed(bytes(part))
         if not long.is_readable:
             break
     return long

@@ -188,9 +188,7 @@ def _answer_of(name: str, shared: Shared) -> Callable[[Asked], Awaitable[Answer]
 
 
 class ControlApi:
-    """The routes under the control prefix, and their access checks. `next_change` is set at the next change
-    of state: who builds a state takes the event before.
-    """
+    """The routes under the control prefix, and their access checks."""
 
     def __init__(
         self,
@@ -204,7 +202,8 @@ class ControlApi:
         body_limit_bytes: int,
     ) -> None:
         """`body_limit_bytes` is the longest body of a request that may be predicted."""
-        self._access, self._actions, self.next_change = access, actions, asyncio.Event()
+        self._access, self._actions = access, actions
+        self._change: asyncio.Event | None = None  # if anybody waits for the next change
         self._snapshots, self._history, self._predicted = snapshots, history, predicted
         self._last_day = last_day
         self.shared = {
@@ -229,9 +228,15 @@ class ControlApi:
         self._stopped = asyncio.Event()
         self.changed()
 
+    def next_change(self) -> asyncio.Event:
+        """Return what is set at the next change of state: who builds a state takes it before."""
+        self._change = self._change or asyncio.Event()
+        return self._change
+
     def changed(self) -> None:
-        self.next_change.set()
-        self.next_change = asyncio.Event()
+        if self._change is not None:
+            self._change.set()
+            self._change = None
 
     async def __call__(self, request: Request) -> None:
         """Serve a request under the prefix, if it is allowed."""
@@ -268,7 +273,7 @@ class ControlApi:
     async def _stream(self, every_s: float) -> AsyncIterator[bytes]:
         stopped = self._stopped
         while not stopped.is_set():
-            change = self.next_change
+            change = self.next_change()
             yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):

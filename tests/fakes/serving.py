@@ -192,7 +192,7 @@ async def until(daemon: Daemon, holds: Callable[[Snapshot], bool], timeout_s: fl
             while not holds(state := daemon.snapshot()):
                 # What a dashboard waits for, too; phases change without notice, hence the tick.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(daemon.control.next_change.wait(), TICK_S)
+                    await asyncio.wait_for(daemon.control.next_change().wait(), TICK_S)
             return state
     except TimeoutError:
         shown = (state.counters, state.running, state.queue)

@@ -64,6 +64,8 @@ class Client:
     peer: str = "127.0.0.1"
     aborted: list["Client"] = field(default_factory=list)
     idle: bool = True
+    owes_request: bool = True
+    silent_s: float = 0.0
     unsent: int = 0
 
     def tick(self, elapsed_s: float) -> None:
@@ -85,8 +87,7 @@ def test_who_never_asked_makes_room_before_who_did() -> None:
     asked, silent, newer = client(), client(), client()
     for each in (asked, silent, newer):
         assert table.admit(each)
-    table.busy(asked)
-    table.rests(asked)
+    asked.owes_request = False
     late = [client() for _ in range(3)]
     assert all(table.admit(each) for each in late)
     assert (silent.aborted, newer.aborted, asked.aborted) == ([silent], [newer], [])
@@ -99,12 +100,10 @@ def test_who_never_ends_a_request_makes_room_first_who_has_been_silent_longest()
     silent, slow, stranger = client(), client(), client("192.0.2.1")
     for each in (stranger, silent, slow):
         assert table.admit(each)
-    table.awaits(silent)
-    table.awaits(slow)
-    table.awaits(silent)
+    stranger.silent_s, silent.silent_s, slow.silent_s = 3.0, 1.0, 2.0
     asked = client()
     assert table.admit(asked)
-    table.busy(asked)
+    asked.owes_request = asked.idle = False
     assert (slow.aborted, silent.aborted, stranger.aborted) == ([slow], [], [])
     assert table.admit(client("192.0.2.1"))
     assert (stranger.aborted, silent.aborted, asked.aborted) == ([stranger], [], [])
@@ -114,7 +113,7 @@ def test_nobody_makes_room_whose_request_is_served() -> None:
     table = ConnectionTable(most=2)
     for each in (client(), client()):
         table.admit(each)
-        table.busy(each)
+        each.owes_request = each.idle = False
     refused = client()
     assert not table.admit(refused)
     assert refused not in table.every

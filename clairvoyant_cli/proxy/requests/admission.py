@@ -307,8 +307,7 @@ class Admission:
             if self.refusals.final and (repeated := self.refusals.of_repeated(request, asks.client)):
                 return self._rejected(asks.route, repeated)
             await READING.next()
-        with READING:
-            admitted = self.enqueue(request, asks, parsed, whole=whole)
+        admitted = self.enqueue(request, asks, parsed, whole=whole)
         if named is not None and isinstance(admitted, Exchange):
             named.add_done_callback(lambda named: self._named(admitted, request, asks, named.result()))
         return admitted
@@ -368,11 +367,10 @@ class Admission:
         if not self.factory.times.has_room(parsed):
             return parsed
         await READING.next()
-        with READING:
-            new = stable_prefix.stabilised(b"".join(request.arrived), asks.route.shape)
-            if new is None:
-                return parsed
-            request.replace_body(new.body, OUTDATED)
+        new = stable_prefix.stabilised(b"".join(request.arrived), asks.route.shape)
+        if new is None:
+            return parsed
+        request.replace_body(new.body, OUTDATED)
         adapter = self.pool.speaker(asks.route.family).adapter
         parsed = await parse_request([new.lasting], asks.route, adapter, asks.client)
         parsed.stabilised = new.done

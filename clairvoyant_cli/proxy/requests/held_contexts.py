@@ -45,10 +45,9 @@ class HeldContexts:
         if context == asked_context(parsed):  # also of the attempt before, which another server may have got
             return
         await READING.next()
-        with READING:
-            if (body := with_context(b"".join(request.arrived), context)) is None:
-                return
-            request.replace_body(body, OUTDATED)
+        if (body := with_context(b"".join(request.arrived), context)) is None:
+            return
+        request.replace_body(body, OUTDATED)
         parsed.held_context, exchange.splice = context, None  # what was read of the body is outdated
         news = f"{exchange.job.client} asks for a smaller context of {parsed.model} than the {context} that"
         if context > asked and news not in self._told and len(self._told) < MOST_TOLD:

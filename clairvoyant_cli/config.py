@@ -463,6 +463,8 @@ FORMER = {
 }
 """The settings of `serve` in earlier versions."""
 
+FORMER_OF_TOP = {"hidden": Former("0.3")}
+
 
 @dataclass(frozen=True, slots=True)
 class TopConfig:
@@ -472,7 +474,6 @@ class TopConfig:
     sort: str | None = setting(
         None, "COLUMN", "Sort column of the queue: `age`, or `-age` for descending order."
     )
-    hidden: str | None = setting(None, "COLUMNS", "Hidden columns of the queue, e.g. `bar model`.")
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
     keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=F`.")
 
@@ -481,7 +482,6 @@ class TopConfig:
         given = {
             "theme": self.theme,
             "queue.sort": self.sort,
-            "queue.hidden": self.hidden,
             "deck": self.panel,
             "keys": self.keys,
         }
@@ -573,8 +573,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _table(record: type, data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     table = data.get(name, {})
     _check(isinstance(table, dict), f"{path}: {name} must be a table, as in [{name}]")
-    if record is ServeConfig:
-        table = current(table, FORMER, str(path))
+    former = {"serve": FORMER, "top": FORMER_OF_TOP}.get(name, {})
+    table = current(table, former, str(path))
     return read_table(record, table, str(path), f" in [{name}]")
 
 

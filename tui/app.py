@@ -26,7 +26,7 @@ from textual.screen import Screen
 
 from clairvoyant_cli.errors import ClairvoyantError, printable
 from clairvoyant_cli.state.actions import Action
-from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
@@ -224,12 +224,6 @@ class Top(App[None]):
                 self._memory.parent.mkdir(parents=True, exist_ok=True)
                 self._memory.write_text(json.dumps(_stored(self._memory) | liked), encoding="utf-8")
 
-    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None:
-        async def ask() -> None:
-            show(await self._source.outlook())
-
-        self.run_worker(ask(), group="outlook", exclusive=True)
-
     def ask(self, *actions: Action) -> None:
         state = self._view.snapshot
         if state is not None:
@@ -343,13 +337,10 @@ class Top(App[None]):
         self.push_screen(PageScreen("what went wrong", log.went_wrong, "w"))
 
     def action_save_screen(self) -> None:
-        self.save("svg", self.export_screenshot())
-
-    def save(self, ending: str, text: str) -> None:
-        """Write a file in the working directory, named by the time."""
-        path = Path(time.strftime(f"clairvoyant-%Y%m%d-%H%M%S.{ending}"))
+        """Write the screen into a file in the working directory, named by the time."""
+        path = Path(time.strftime("clairvoyant-%Y%m%d-%H%M%S.svg"))
         try:
-            path.write_text(text, encoding="utf-8")
+            path.write_text(self.export_screenshot(), encoding="utf-8")
         except OSError as error:
             self.notify(f"cannot write {path.name} here: {error.strerror}", severity="error")
         else:

@@ -24,19 +24,16 @@ class Sample:
     tokens_per_s: float = 0.0
     busy: int = 0
     slots: int = 0
-    holder: str = ""  # the client that has every slot
     energy_j: float = 0.0  # used by the GPUs while slots were busy, since this screen was opened
 
     @classmethod
     def of(cls, state: Snapshot, energy_j: float) -> "Sample":
-        holders = {each.client for each in state.running}
         return cls(
             state.uptime_s,
             state.waits,
             state.counters.completed,
             sum(each.tokens_per_s or 0.0 for each in state.running),
             *state.slots,
-            holders.pop() if len(holders) == 1 else "",
             energy_j,
         )
 

@@ -1,6 +1,6 @@
 """Rows and columns without a widget: which rows are shown, in what order, and how wide each column is."""
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -130,9 +130,9 @@ class Fitted(Generic[RowT]):
     columns: tuple[tuple[Column[RowT], int], ...]
 
     @classmethod
-    def of(cls, grid: Grid[RowT], width: int, view: ViewState, hidden: Container[str] = ()) -> "Fitted[RowT]":
+    def of(cls, grid: Grid[RowT], width: int, view: ViewState) -> "Fitted[RowT]":
         """Choose the columns for a width, and share it out."""
-        shown = {each.name: each for each in grid.columns if each.name not in hidden}
+        shown = {each.name: each for each in grid.columns}
         sizes = {name: size for name, column in shown.items() if (size := column.needs(view))}
         for name in sorted(sizes, key=lambda name: shown[name].matter):
             lacks = sum(sizes.values()) + len(sizes) - 1 - width

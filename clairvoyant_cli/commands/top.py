@@ -93,7 +93,7 @@ def command(
 @asynccontextmanager
 async def _demo() -> AsyncIterator[Attachment]:
     from clairvoyant_cli.demo.simulated_daemon import asked_daemon
-    from tui.hardware.reading import simulated_machine
+    from clairvoyant_cli.demo.simulated_machine import simulated_machine
 
     async with asked_daemon() as daemon:
         yield DaemonSource(daemon.base_url), simulated_machine(1)

@@ -36,7 +36,6 @@ MAX_EVERY_S = 5.0  # greatest interval a reader can ask for with `every_ms`: it 
 CONTROL_PREFIX = f"{PREFIX}/"
 HEARTBEAT_S = 1.0  # a stream without changes still sends a state, so that ages and elapsed times move
 REST = 25  # a state rests for this many times as long as it took to build: at most 4 % of the daemon's time
-OUTLOOK_REST = 4  # the same for the outlook, which an operator waits for
 MAX_REST_S = 5.0
 
 
@@ -209,9 +208,6 @@ class ControlApi:
         self.shared = {
             "state": Shared(lambda: (encode(step) if step else b"" for step in snapshots.steps())),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
-            "outlook": Shared(
-                lambda: (encode(step) if step else b"" for step in snapshots.outlook_steps()), OUTLOOK_REST
-            ),
         }
         self._stopped = asyncio.Event()
         self.hand_over: Callable[[bytes], AsyncIterator[bytes]] | None = None

@@ -211,9 +211,7 @@ class ArrivalOrder:
 
     def granted(self, job: Job, server: ServerSlots, now: float) -> None:
         """Record that a job starts on a server."""
-        run, clock_s = self._runs.get(job.id), self._clock(now)
-        if run is None:  # in an outlook, which copies the queue without its past
-            return
+        run, clock_s = self._runs[job.id], self._clock(now)
         if run.cached_tokens is not None and run.server_id != server.id:
             run = self._again(job, now)
         if run.arrived_s == inf:

@@ -12,7 +12,6 @@ with Slurm's UsageFactor 0).
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from copy import copy, deepcopy
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import exp, inf, log
@@ -109,13 +108,6 @@ class Clients:
     def set_rules(self, rules: Mapping[str, Tenant], everybody: Tenant) -> None:
         self.rules, self.everybody = dict(rules), everybody
         self.limits_slots = any(limits.max_running is not None for limits in (everybody, *rules.values()))
-
-    def copied(self) -> "Clients":
-        """Return an independent copy without waiting jobs, for a simulation."""
-        clients = copy(self)
-        clients.waiting, clients.running, clients.turn_s = Counter(), dict(self.running), {}
-        clients.service = deepcopy(self.service)
-        return clients
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:

@@ -8,8 +8,7 @@ than a margin (`queue`, rule 3).
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -112,16 +111,6 @@ class Fleet:
     def slots(self) -> int:
         """The slots of all servers."""
         return sum(map(attrgetter("slots"), self.servers.values()))
-
-    def copied(self) -> "Fleet":
-        """Return an independent copy in which nothing runs, without the contents of the KV caches."""
-        fleet = Fleet({}, {})
-        fleet.servers = {
-            name: replace(server, running={}, cache=server.cache.emptied())
-            for name, server in self.servers.items()
-        }
-        fleet.residency = deepcopy(self.residency)
-        return fleet
 
     def set_slots(
         self, server_id: str, slots: int, *, last_resort: bool = False, weight: float = 1.0, at_once: int = 0

@@ -108,17 +108,6 @@ class TailRate:
         return True
 
 
-class FixedRate(TailRate):
-    """The rate as another has learned it, for a simulation, whose pace is not that of arrivals."""
-
-    def __init__(self, learned: TailRate) -> None:
-        super().__init__(learned.weight)
-        self.rate, self.slots = learned.rate, learned.slots
-
-    def served(self, service_s: float, slots: int, now: float) -> bool:
-        return False
-
-
 GENTLE_AGING_RATE = 0.02
 """The aging coefficient of QUARTZ (Table 3): a job 1 s shorter may come up to 50 s later and pass."""
 

@@ -17,7 +17,7 @@ alone, a session's turn, ends when a job joins and before one is chosen.
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from itertools import count, islice
+from itertools import count
 from typing import Unpack
 
 from clairvoyant_cli.scheduler import preemption
@@ -39,7 +39,7 @@ from clairvoyant_cli.scheduler.job import (
 )
 from clairvoyant_cli.scheduler.newcomers import Newcomers
 from clairvoyant_cli.scheduler.placement import Fleet
-from clairvoyant_cli.scheduler.policy import FixedRate, Policy, TailRate, tuned
+from clairvoyant_cli.scheduler.policy import Policy, TailRate, tuned
 from clairvoyant_cli.scheduler.sessions import Sessions
 from clairvoyant_cli.scheduler.urgency import Claims, UrgencySource, level_beyond_share
 from clairvoyant_cli.scheduler.waiting import WaitingJobs, set_background
@@ -449,32 +449,6 @@ class Scheduler:
         Claims of urgency are not decided by this.
         """
         return self._decision(now, for_good=False).next_up()
-
-    def under(self, policy: Policy, now: float, every: int = 1) -> "Scheduler":
-        """Return an independent copy under another policy, for simulation.
-
-        It runs the same jobs; of the unheld waiting jobs it has one in `every`, in order of arrival. Whatever
-        is not replaced here is as in the original.
-        """
-        trial = copy(self)
-        trial.tail = FixedRate(self.tail)
-        trial.paused, trial.deferring, trial.now = False, False, now
-        trial.arrival_order, trial.newcomers, trial.claims = ArrivalOrder(), Newcomers(), Claims()
-        trial.fleet, trial.clients = self.fleet.copied(), self.clients.copied()
-        trial.sessions = Sessions(trial.fleet)
-        trial.guard = copy(self.guard)
-        trial.guard.clients = trial.clients
-        tuned_policy = tuned(policy, trial.tail.rate, trial.tail.slots)
-        trial.queue = WaitingJobs(trial.clients, trial.sessions, tuned_policy)
-        trial.queue.starts_since_background = self.queue.starts_since_background
-        trial.running = {job_id: copy(job) for job_id, job in self.running.items()}
-        for job_id, job in trial.running.items():
-            trial.fleet.servers[job.server_id].running[job_id] = job
-        for job in islice((job for job in self if not job.held), 0, None, every):
-            mine = copy(job)
-            mine.parked, mine.moves = False, []
-            trial.queue.add(mine, now)
-        return trial
 
     # -- the operator and the servers -----------------------------------------------------------------
 

@@ -4,17 +4,16 @@ A job that would wait t0 seconds without newcomers waits t0 / (1 - rho), where r
 go before it. The guard limits that: past tau, few pass it. The spread follows from that of the lengths.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from heapq import heapify, heappop, heappush, heapreplace
-from math import ceil, exp, inf, log1p, sqrt
+from heapq import heapreplace
+from math import exp, inf, log1p, sqrt
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import FIRST, Job
 from clairvoyant_cli.scheduler.newcomers import spread_of
 from clairvoyant_cli.scheduler.placement import ServerSlots
-from clairvoyant_cli.scheduler.policy import Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 STRETCH_SHARE = 0.5
@@ -22,7 +21,6 @@ STRETCH_SHARE = 0.5
 just so long. With r waits are overestimated by a quarter, with 1 underestimated by as much."""
 
 MIN_SIGMA, MAX_SIGMA = 0.15, 2.5  # limits of the spread of a wait, as the sigma of its logarithm
-MAX_PLAYED = 200  # jobs simulated to compare policies: some ten milliseconds per policy
 
 
 class Wait(NamedTuple):
@@ -213,25 +211,3 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[ServerSlots], list[fl
         rate = max(rate - own, 1e-9)
         free_s.append(at_s)
     return [server for _, server in left], free_s
-
-
-def starts(scheduler: Scheduler, policy: Policy, now: float) -> Iterator[tuple[str, float]]:
-    """Yield the ids of unheld waiting jobs that can start, with the predicted seconds until they do under a
-    policy, by simulating the scheduler: without arrivals or preemption, answers as long as predicted.
-
-    Of a long queue only every k-th job is simulated and its time scaled by k; the medians hold.
-    """
-    every = max(1, ceil(len(scheduler) / MAX_PLAYED))
-    trial = scheduler.under(policy, now, every)
-    ends = [(now + job.left_s(now), job_id) for job_id, job in trial.running.items()]
-    heapify(ends)
-    at = now
-    while True:
-        while (dispatch := trial.next(at)) is not None:
-            job_id = dispatch.job.id
-            yield job_id, (at - now) * every
-            heappush(ends, (at + trial.running[job_id].expected_s, job_id))
-        if not ends:
-            return
-        at, ended = heappop(ends)
-        trial.finish(ended, at)

@@ -19,7 +19,7 @@ from clairvoyant_cli.http.own_requests import arriving, collect
 from clairvoyant_cli.http.upstream import Upstream, UpstreamError
 from clairvoyant_cli.state.encoding import decode, encode
 from clairvoyant_cli.state.last_day import LastDay
-from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import process_start
 
 PREFIX = "/_clairvoyant"
@@ -127,10 +127,6 @@ class ControlClient:
                     raise self._refused(head.status, bytes(rest))
         except UpstreamError as error:
             raise self._unreachable(str(error)) from None
-
-    async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        """Return when the queue would start under each policy."""
-        return self._read(await self._ask("/outlook"), tuple[PolicyOutlook, ...])
 
     async def last_day(self) -> LastDay:
         """Return what happened in the last 24 hours; ClairvoyantError if the daemon records nothing."""

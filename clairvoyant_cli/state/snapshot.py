@@ -428,18 +428,6 @@ class ArrivalTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyOutlook:
-    """When queued requests would start under a policy, the same ones for all policies: medians of Short and
-    Long, seconds from now, None if there are none.
-    """
-
-    policy: str
-    short_s: float | None = None
-    long_s: float | None = None
-    cuts: bool = False  # the policy cuts answers; the medians are before any cut
-
-
-@dataclass(frozen=True, slots=True)
 class StatusLine:
     """The state in one sentence. `level`: good, note (an operator's choice), warn, alert."""
 

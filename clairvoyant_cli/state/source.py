@@ -11,7 +11,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient
 from clairvoyant_cli.state.encoding import decode
-from clairvoyant_cli.state.snapshot import PolicyOutlook, Snapshot
+from clairvoyant_cli.state.snapshot import Snapshot
 
 EVERY_S = 0.25
 """Default interval between two states on the screen."""
@@ -79,13 +79,6 @@ class DaemonSource:
         except ClairvoyantError as error:
             return str(error)
         return ""
-
-    async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        """Return when the queue would start under each policy; empty if the daemon does not answer."""
-        with suppress(ClairvoyantError):
-            async with self._client() as client:
-                return await client.outlook()
-        return ()
 
     async def past(self, before: float) -> bytes:
         """Return the newest page of the daemon's history before an epoch time; empty if there is none."""

@@ -44,7 +44,7 @@ async def test_what_is_told_of_a_long_queue_of_agents(policy: str) -> None:
         operator = await stack.enter_async_context(raw_client(daemon.base_url))
         await until(daemon, lambda s: s.waiting.total >= AGENTS - 4)
         with watched_steps():
-            for path in ("outlook", "state", "metrics", "past"):
+            for path in ("state", "metrics", "past"):
                 answer = await operator.ask(get(f"/_clairvoyant/{path}", host="localhost"))
                 assert answer.status == 200, path
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.raw_http import chat, raw_client
 from tests.fakes.replay_backend import Engine, tabled
-from tests.fakes.serving import asked, occupied, replaying, until
+from tests.fakes.serving import occupied, replaying, until
 
 TITLE = "### Task:\nGenerate a concise title summarizing the chat history.\n<chat_history>..."
 
@@ -30,16 +30,6 @@ async def test_a_title_stands_behind_a_longer_question(tmp_path: Path, rule: str
         assert [names[row.predicted.p_long] for row in state.queue] == order
         background = [row for row in state.queue if "Background request" in row.why]
         assert [names[row.predicted.p_long] for row in background] == (["title"] if not rule else [])
-
-
-async def test_a_policy_is_not_judged_by_background_requests() -> None:
-    title = chat(f"0.1 {TITLE}", "X-Clairvoyant-Chore: title_generation")
-    async with occupied() as (daemon, _), asked(daemon, title, title, title):
-        assert {(each.short_s, each.long_s) for each in [*daemon.snapshots.outlook_steps()][-1]} == {
-            (None, None)
-        }
-        async with asked(daemon, chat("0.1 a question")):
-            assert all(each.short_s is not None for each in [*daemon.snapshots.outlook_steps()][-1])
 
 
 async def test_a_background_request_is_not_in_the_statistics_of_its_class() -> None:

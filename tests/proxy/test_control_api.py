@@ -17,12 +17,8 @@ import predictor
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.control_api import REST, Shared
-from clairvoyant_cli.proxy.observing import snapshots
 from clairvoyant_cli.proxy.observing.metrics import Histogram
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
-from clairvoyant_cli.scheduler.policy import POLICIES, Policy
-from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import Snapshot
@@ -128,31 +124,6 @@ async def test_each_action(daemon: Daemon) -> None:
         assert daemon.snapshot().mode == "serving"
         await control.act("cancel", {"id": short})
         await until(daemon, lambda s: len(s.queue) == 1)
-
-
-async def test_start_forecasts_are_given_for_each_policy(daemon: Daemon) -> None:
-    async with ControlClient(daemon.base_url) as control:
-        outlook = {each.policy: each for each in await control.outlook()}
-    assert list(outlook) == list(POLICIES)
-    short_first = outlook["sjf"]
-    assert short_first.short_s is not None
-    assert short_first.long_s is not None
-    assert short_first.short_s < short_first.long_s
-    assert outlook["boost"].cuts
-    assert not short_first.cuts
-
-
-async def test_the_policies_are_compared_over_the_same_requests(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    def lopsided(scheduler: Scheduler, policy: Policy, now: float) -> list[tuple[str, float]]:
-        return list(starts(scheduler, policy, now))[: 1 if policy.name == "sjf" else None]
-
-    monkeypatch.setattr(snapshots, "starts", lopsided)
-    async with ControlClient(daemon.base_url) as control:
-        outlook = await control.outlook()
-    assert all(each.short_s is not None and each.long_s is None for each in outlook)
 
 
 async def test_a_model_is_loaded_and_unloaded() -> None:

@@ -67,8 +67,6 @@ def test_a_scheduler_places_waiting_jobs_again_when_the_rate_changes() -> None:
     [entry] = scheduler.waiting()
     assert scheduler.tail.rate > USUAL_RATE
     assert entry.key == pytest.approx(boosted(scheduler.tail.rate)(entry))
-    other = scheduler.under(POLICIES["boost"], now).policy
-    assert other.key(entry) == pytest.approx(entry.key)
 
 
 @pytest.mark.parametrize(("resume_s", "cut"), [(0.05, True), (20.0, True), (40.0, False)])
@@ -95,16 +93,3 @@ def test_a_job_that_would_start_again_at_once_is_not_cut() -> None:
 def test_the_weight_is_a_factor_on_the_usual_and_on_the_learned_rate() -> None:
     assert TailRate(weight=0.5).rate == 0.5 * USUAL_RATE
     assert fed(10.0, service_s=8.0, weight=0.5).rate == pytest.approx(0.5 * fed(10.0, service_s=8.0).rate)
-
-
-def test_a_simulation_keeps_the_rate_that_was_learned() -> None:
-    scheduler = Scheduler(POLICIES["boost"], servers={"w": 1}, tau_s=None)
-    scheduler.tail.rate = 0.5
-    for number in range(2 * LEAST):
-        scheduler.submit(Job(f"waits{number}", 0.0, cost_s=0.2), 0.0)
-    trial = scheduler.under(scheduler.policy, 0.0)
-    for end_s in range(1, 2 * LEAST):
-        dispatch = trial.next(float(end_s))
-        assert dispatch is not None
-        trial.finish(dispatch.job.id, float(end_s))
-    assert trial.tail.rate == 0.5

@@ -12,7 +12,7 @@ from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.sessions import Session
-from clairvoyant_cli.scheduler.start_forecast import start_of, starts
+from clairvoyant_cli.scheduler.start_forecast import start_of
 from tests.fakes.daemon_parts import daemon_parts
 
 
@@ -86,7 +86,6 @@ def test_no_reader_changes_the_scheduler(policy: str, seed: int) -> None:
         lambda: list(Standings(scheduler, now, 1.0, 3)),
         lambda: scheduler.next_up(now),
         lambda: start_of(scheduler, joining, now),
-        lambda: list(starts(scheduler, POLICIES["sjf"], now)),
         lambda: (scheduler.clients.counts, scheduler.queue.excess_s(now), scheduler.arrival_order.turns(now)),
     ):
         before = frozen(scheduler, {})
@@ -104,25 +103,4 @@ async def test_a_snapshot_changes_nothing_and_ends_no_turn() -> None:
     before = frozen(read, {})
     parts.now[0] += 60.0
     assert parts.snapshot().sessions.turns == 0
-    list(parts.snapshots.outlook_steps())
     assert frozen(read, {}) == before
-
-
-def test_an_outlook_has_every_flag_of_the_scheduler() -> None:
-    scheduler, now = busy("boost", Random(1))
-    scheduler.capacity, scheduler.later_flag = 7, True  # type: ignore[attr-defined]
-    trial = scheduler.under(POLICIES["sjf"], now)
-    assert vars(trial).keys() == vars(scheduler).keys()
-    assert (trial.capacity, trial.later_flag) == (7, True)  # type: ignore[attr-defined]
-    own = (
-        "fleet",
-        "clients",
-        "queue",
-        "sessions",
-        "guard",
-        "claims",
-        "newcomers",
-        "arrival_order",
-        "running",
-    )
-    assert all(getattr(trial, name) is not getattr(scheduler, name) for name in own)

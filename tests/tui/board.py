@@ -9,13 +9,14 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from clairvoyant_cli.demo.simulated_machine import simulated_machine
 from clairvoyant_cli.state.actions import Action
-from clairvoyant_cli.state.snapshot import PolicyOutlook, QueuedRequest, Snapshot
+from clairvoyant_cli.state.snapshot import QueuedRequest, Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import StateHistory
 from tests.tui.scene import WARM_S, Stage, scene
 from tui.app import Top
-from tui.hardware.reading import Hardware, simulated_machine
+from tui.hardware.reading import Hardware
 from tui.history import History
 from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
@@ -33,7 +34,6 @@ class Script(DaemonSource):
     news: Iterable[Snapshot | Disconnected] = ()
     where: str = WHERE
     local: bool = True
-    coming: tuple[PolicyOutlook, ...] = ()
     asked: list[Action] = field(default_factory=list)
     kept: StateHistory = field(default_factory=StateHistory)
     refusal: str = ""
@@ -41,9 +41,6 @@ class Script(DaemonSource):
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         for news in self.news:
             yield news
-
-    async def outlook(self) -> tuple[PolicyOutlook, ...]:
-        return self.coming
 
     async def past(self, before: float) -> bytes:
         return self.kept.page_before(before)

@@ -39,7 +39,6 @@ async def record() -> None:
     async with bench(*played("busy", 1, 94)) as it:
         picture = MovingPicture(120, 40, str(it.app.theme_variables["background"]).lower(), FRAME_S)
         for frames, keys in RECORDED:
-            it.source.coming = watched.scene.outlook(watched.at_s)
             await it.press(*keys)
             for _ in range(frames):
                 watched.advance(FRAME_S)

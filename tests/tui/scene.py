@@ -25,7 +25,6 @@ from clairvoyant_cli.state.snapshot import (
     LogEvent,
     MoveRecord,
     Percentiles,
-    PolicyOutlook,
     PredictionState,
     PredictorState,
     ProgramsState,
@@ -230,20 +229,6 @@ class Scene:
             )
             for rank, each in enumerate(order, 1)
         )
-
-    def outlook(self, t: float) -> tuple[PolicyOutlook, ...]:
-        runs = [each for each in self.asked if each.start_s <= t < each.end_s]
-        waits = [each for each in self.asked if each.at_s <= t < each.start_s]
-        kinds = {each.row.id: each.row.predicted.length_class for each in waits}
-        outlook = []
-        for name, key in zip(POLICIES, (by_size, by_arrival, by_size), strict=True):
-            starts = [*_starts(runs, sorted(waits, key=key), t)]
-            short_s, long_s = (
-                _percentiles(at for ident, at in starts if kinds[ident] == kind).p50
-                for kind in ("short", "long")
-            )
-            outlook.append(PolicyOutlook(name, short_s, long_s))
-        return tuple(outlook)
 
 
 @cache

@@ -39,10 +39,6 @@ def server(**fields: Any) -> Snapshot:
     return replace(state(), backends=(replace(state().backends[0], **fields),))
 
 
-def of_one_client() -> Snapshot:
-    return state(running=tuple(replace(row, client="zed") for row in busy().running))
-
-
 @pytest.mark.parametrize(
     ("state", "gpu", "words"),
     [
@@ -59,7 +55,6 @@ def of_one_client() -> Snapshot:
         ),
         (state(), None, ""),
         (state(), Gpu(0, "MIG slice"), ""),
-        (of_one_client(), gpu(0.98), "zed has all 4 slots"),
         (server(stamped=True), gpu(0.98), ""),
         (server(state="loading"), gpu(0.98), ""),
         (state(mode="paused"), gpu(0.98), ""),

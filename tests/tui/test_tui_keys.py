@@ -1,6 +1,5 @@
 """Each key, what is typed, and the mouse: what the daemon is asked, and what the view makes of it."""
 
-import json
 from dataclasses import replace
 from errno import EROFS
 from pathlib import Path
@@ -12,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, OptionList, Static
 
 from clairvoyant_cli.state.actions import Action, Verb
-from clairvoyant_cli.state.snapshot import ClientState, PolicyOutlook
+from clairvoyant_cli.state.snapshot import ClientState
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, bench, busy, settled, stage
 from tests.tui.scene import judged, moved
@@ -80,7 +79,7 @@ async def test_keys_act_on_no_table_that_is_hidden_or_has_not_the_focus() -> Non
         await it.press("j")
         for go in ("9", "z"):
             await it.press(go)
-            for key in (*ON_REQUESTS, "space", "enter", "slash", "j", "s", "C"):
+            for key in (*ON_REQUESTS, "space", "enter", "slash", "j", "s"):
                 await it.press(key)
                 assert "this panel has no rows" in it.text
                 assert it.app.screen is it.board
@@ -131,20 +130,14 @@ async def test_what_is_held_paused_or_draining_is_taken_back_by_the_same_key() -
             assert [action.verb for action in it.source.asked] == [verb, Verb.RESUME]
 
 
-async def test_the_policy_menu_says_when_the_medians_would_start() -> None:
+async def test_the_policy_menu_says_what_each_does() -> None:
     async with bench() as it:
-        it.source.coming = (
-            PolicyOutlook("boost", 3.2, 41.0),
-            PolicyOutlook("urgency", 2.0, None, cuts=True),
-            PolicyOutlook("fcfs", 3.2, 48.0),
-        )
         names = ("boost", "fcfs", "urgency", "sjf")
-        await it.take(policies=names, summaries=names, seldom=("sjf",))
+        await it.take(policies=names, summaries=[f"what {name} does" for name in names], seldom=("sjf",))
         await it.press("m")
         words = " ".join(it.text.split())
-        assert "● boost S in 3.2s L in 41s" in words
-        assert "○ fcfs S in 3.2s L in 48s (+7.0s)" in words
-        assert "○ urgency S in 2.0s (−1.2s) without interruptions" in words
+        for said in ("● boost", "what boost does", "○ fcfs", "what fcfs does"):
+            assert said in words
         assert not any(f"○ {name}" in words for name in ("sjf",)), "`:policy sjf` has it"
 
 
@@ -344,8 +337,7 @@ async def test_tab_completes_verbs_ids_policies_and_servers() -> None:
         assert "cancel  promote  hold" in it.text
         await it.press("escape", "colon", *"urgency ", "tab")
         assert it.queue[0].id in it.text
-        await it.press("escape", "colon", *"tau 5", "enter", "colon", "up")
-        assert it.app.screen.query_one(Input).value == "tau 5"
+        await it.press("escape", "colon", *"tau 5", "enter")
         assert len(it.source.asked) == 1
 
 
@@ -368,7 +360,7 @@ async def test_the_cursor_is_on_no_request_before_it_is_moved() -> None:
 
 
 async def test_the_cursor_moves_by_rows_pages_and_ends() -> None:
-    moved = "j down k up pagedown pageup ctrl+f ctrl+b ctrl+d ctrl+u G home end n N g g".split()
+    moved = "j down k up pagedown pageup ctrl+f ctrl+b ctrl+d ctrl+u G home end g g".split()
     async with bench() as it:
         ids, at = [row.id for row in it.queue], []
         for key in moved:
@@ -376,7 +368,7 @@ async def test_the_cursor_moves_by_rows_pages_and_ends() -> None:
             at.append(ids.index(it.table.current.id))
         last, page, half = len(ids) - 1, at[4], at[8]
         assert page > half > 0
-        assert at == [0, 1, 0, 0, page, 0, page, 0, half, 0, last, 0, last, last, last - 1, 0, 0]
+        assert at == [0, 1, 0, 0, page, 0, page, 0, half, 0, last, 0, last, 0, 0]
 
 
 async def test_ended_requests_are_followed_again_once_another_panel_has_the_focus() -> None:
@@ -591,18 +583,14 @@ async def test_the_page_of_programs_tells_who_waits_longest() -> None:
         assert any(duration(first.age_s) in line for line in lines)
 
 
-async def test_a_letter_sorts_and_columns_are_ones_own_and_both_are_remembered(tmp_path: Path) -> None:
+async def test_a_letter_sorts_and_the_order_is_remembered(tmp_path: Path) -> None:
     memory = tmp_path / "top.json"
     for begun in (True, False):
         async with bench(memory=memory) as it:
             if begun:
-                await it.press("s", "a", "C", "b", "m", "escape", "s", "escape")
+                await it.press("s", "a", "s", "escape")
             assert it.table.sort == "age"
             assert "age↑" in it.text
-            queue = it.text[it.text.index("queue") :]
-            heading = next(line for line in queue.split("\n") if "cls" in line)
-            assert "of τ" not in heading
-            assert "model" not in heading[:78]
 
 
 async def test_a_sorted_column_is_marked_however_narrow() -> None:
@@ -663,19 +651,15 @@ async def test_a_page_is_kept_up_to_date_scrolls_and_closes_by_its_own_key(key: 
         assert not it.app.is_running or it.app.return_code == 0
 
 
-async def test_the_screen_and_the_rows_are_saved_without_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_screen_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     saved: dict[str, str] = {}
     monkeypatch.setattr(Path, "write_text", lambda path, text, **_: saved.update({path.suffix: text}))
     async with bench() as it:
-        await it.press("slash", *"llama", "enter", "S", "E")
+        await it.press("S")
         assert it.queue[0].id in saved[".svg"]
-        told = [json.loads(line) for line in saved[".jsonl"].splitlines()]
-        assert [row["id"] for row in told] == [row.id for row in it.table.rows]
-        assert it.queue[0].prompt
-        assert not any(row["prompt"] for row in told)
-        assert ".jsonl in the working directory" in it.text
+        assert ".svg in the working directory" in it.text
         monkeypatch.setattr(Path, "write_text", failing)
-        await it.press("E")
+        await it.press("S")
         assert "here: read-only file system" in it.text
 
 
@@ -724,16 +708,6 @@ async def test_control_c_quits_from_every_screen(opened: tuple[str, ...]) -> Non
 
 async def test_the_mouse_chooses_opens_sorts_and_goes_where_it_clicks() -> None:
     async with bench() as it:
-        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("help"), 0))
-        await it.press()
-        assert "keys and signs" in it.text
-        await it.press("escape")
-        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("pause"), 0))
-        await it.press()
-        assert "a click changes nothing" in it.text
-        it.quiet()
-        await it.press()
-        await it.pilot.click("#footer", offset=(it.text.splitlines()[-1].index("zoom") + 9, 0))
         await it.pilot.click("#queue", offset=(20, 3))
         await it.press("t")
         assert it.source.asked == [Action(Verb.PROMOTE, it.queue[1].id)]

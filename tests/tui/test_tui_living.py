@@ -15,6 +15,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from textual.pilot import Pilot
 
 import tui.app
+from clairvoyant_cli.demo.simulated_machine import simulated_machine
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.source import DaemonSource
 from tests.fakes.raw_http import chat, raw_client
@@ -23,7 +24,6 @@ from tests.fakes.serving import ByFirstWord, asked, replaying, serving, until
 from tests.proxy.test_cut_answers import LONG, SHORT, body, preempting
 from tests.tui.board import SIZES, screen_text
 from tui.app import Top
-from tui.hardware.reading import simulated_machine
 
 LENGTHS = tabled({"0.9 endless": 100_000, "0.1 short": 3})
 PICTURES = "CLAIRVOYANT_PICTURES"

@@ -15,6 +15,7 @@ import pytest
 from rich.segment import Segment
 from rich.style import Style
 
+from clairvoyant_cli.demo.simulated_machine import simulated_machine
 from clairvoyant_cli.state.snapshot import (
     LevelState,
     Percentiles,
@@ -29,7 +30,6 @@ from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import SIZES, bench, busy, played, screen_text, settled, stage
 from tests.tui.moving_picture import MovingPicture
 from tests.tui.scene import SCENARIOS, judged
-from tui.hardware.reading import simulated_machine
 from tui.layout import LEAST_WIDTH
 from tui.widgets.canvas import Canvas
 
@@ -85,14 +85,12 @@ async def test_deck_shows_each_panel_at_80x24() -> None:
         ("policy", "m", MIDDLE),
         ("past", "left_square_bracket", MIDDLE),
         ("sort_by", "s", MIDDLE),
-        ("columns", "C", SMALL),
     ],
 )
 async def test_pages(name: str, key: str, size: tuple[int, int]) -> None:
     seen = played("busy" if name in ("help", "detail") else "overloaded", 1)
     watched = stage("overloaded")
     async with bench(*seen, size=size) as it:
-        it.source.coming = watched.scene.outlook(watched.at_s)
         if name == "past":
             watched.advance(60.0)
             it.app.take(watched.snapshot())

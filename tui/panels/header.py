@@ -21,7 +21,6 @@ _BEHIND = -0.05  # a loss of less than this, in seconds, goes unnoticed
 _SAME_S = 0.005
 _ROUGHLY = 0.1  # share of estimated answers above which the figure is approximate
 _FULL = 0.9
-_GAP = 2
 WINDOW_S = 10.0
 _BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that could do more
 _ROOM = 0.2  # share of its memory that must be free for another slot
@@ -82,10 +81,6 @@ def bottleneck(view: ViewState) -> str:
         return ""
     if not all(each.busy >= each.slots > 0 for each in window):
         return ""  # slots are free: the column `why` says what else the requests wait for
-    holder, slots = window[-1].holder, window[-1].slots
-    others = any(row.client != holder for row in state.queue)
-    if holder and slots > 1 and others and all(each.holder == holder for each in window):
-        return f"{holder} has all {slots} slots"
     gpus = view.history.gpus if view.local and view.hardware_age_s < WINDOW_S else {}
     pasts = [[*past][-round(WINDOW_S) :] for past in gpus.values()]
     if not pasts or any(each.utilisation is None for past in pasts for each in past):
@@ -104,7 +99,8 @@ def bottleneck(view: ViewState) -> str:
         (past[-1].memory_used_bytes or 0) < (1.0 - _ROOM) * (past[-1].memory_total_bytes or 0)
         for past in pasts
     )
-    more = f": try --slots {slots + max(1, slots // 2)}" if has_room and not server.tells_slots else ""
+    wish = server.slots + max(1, server.slots // 2)
+    more = f": try --slots {wish}" if has_room and not server.tells_slots else ""
     return f"slots full, GPU {share(used)}{more}"
 
 
@@ -196,22 +192,12 @@ def footer(view: ViewState, width: int, height: int) -> list[Line]:
         trouble.add(f"lost for {duration(view.lost_for_s)}, " * long, "alert").add("retrying ", "alert")
     line = Line(" ").add(view.message, view.message_tone)
     if not view.message:
-        line.join(flow((piece for _, piece in _hints(view)), width - trouble.width - 2, gap=_GAP))
+        line.join(flow(_hints(view), width - trouble.width - 2, gap=2))
     return [ends(line, trouble, width)]
 
 
-def action_at(view: ViewState, x: int) -> str:
-    """Return the action of the hint in a column, "" if there is none."""
-    left = 1
-    for action, piece in () if view.message else _hints(view):
-        if left <= x < left + piece.width:
-            return action
-        left += piece.width + _GAP
-    return ""
-
-
-def _hints(view: ViewState) -> list[tuple[str, Line]]:
-    """Return the actions of the keys that would do something now, each with its key and the word for it."""
+def _hints(view: ViewState) -> list[Line]:
+    """Return the keys that would do something now, each with the word for it."""
     hints, mode = [], view.state.mode
     for key in KEYS:
         word = key.hint
@@ -223,5 +209,5 @@ def _hints(view: ViewState) -> list[tuple[str, Line]]:
             word = "release"
         if word and key.on in ("", *view.offers) and not (view.forbids and key.changes):
             place = _FIRST.index(word) if word in _FIRST else len(_FIRST)
-            hints.append((place, (key.action, Line(key.label, "accent").add(f" {word}", "soft"))))
+            hints.append((place, Line(key.label, "accent").add(f" {word}", "soft")))
     return [hint for _, hint in sorted(hints, key=itemgetter(0))]

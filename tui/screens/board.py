@@ -5,23 +5,18 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, ClassVar, Protocol
 
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import AUTO, COMMANDS, TARGETS, Action, Verb, arguments_of
-from clairvoyant_cli.state.encoding import encode, without_prompt
 from clairvoyant_cli.state.snapshot import (
-    PolicyOutlook,
     QueuedRequest,
     RunningRequest,
-    SessionState,
     Snapshot,
 )
 from tui.board_panels import BY_NAME, PANELS, PICTURES, RECORDS
-from tui.formatting import duration
 from tui.keys import KEYS, MOVES
 from tui.layout import DECK, LEAST_WIDTH, PRESETS, SizeHint, has_deck, plan
 from tui.palette import THEMES
@@ -41,12 +36,10 @@ _NAMED = {  # the actions of keys that can be typed, besides the verbs of `clair
     for key in reversed(KEYS)
     if key.action and key.name not in COMMANDS and key not in MOVES
 }
-_AT_ONCE = ("pause", "drain", "promote", "hold")
 _NARROW = f"narrow: top needs {LEAST_WIDTH} columns"
 NO_REQUEST = "this key is for requests"
 NO_ROWS = "this panel has no rows: 1 goes to the running requests, 2 to the queue"
 NO_ROW = "no request is chosen: j or k chooses one"
-_SAME_S = 0.1
 _THEMES = tuple(theme.name for theme in THEMES)
 
 
@@ -60,20 +53,7 @@ class Host(Protocol):
     def ask(self, *actions: Action) -> None: ...
     def expect(self, field: str, ident: str | None) -> Any: ...
     def undo(self) -> None: ...
-    def outlook(self, show: Callable[[tuple[PolicyOutlook, ...]], None]) -> None: ...
     def remember(self, **liked: str) -> None: ...
-    def save(self, ending: str, text: str) -> None: ...
-
-
-class Footer(Canvas):
-    """The hints; a click does what the key does, unless that changes something without asking."""
-
-    async def on_click(self, event: events.Click) -> None:
-        action = header.action_at(self.view, event.x) if self.view is not None else ""
-        if action in _AT_ONCE:
-            self.app.notify("press the key: a click changes nothing", severity="warning", timeout=3)
-        elif action:
-            await self.app.run_action(action, self.screen)
 
 
 class BoardScreen(Screen[None]):
@@ -107,7 +87,7 @@ class BoardScreen(Screen[None]):
             Canvas("narrow", lambda view, width, height: [Line(_NARROW, "warn")]),
             Canvas("header", header.header),
             *(Table(each, each.body) if isinstance(each.body, Grid) else Panel(each) for each in RECORDS),
-            Footer("footer", header.footer),
+            Canvas("footer", header.footer),
         )
 
     def on_mount(self) -> None:
@@ -121,7 +101,7 @@ class BoardScreen(Screen[None]):
         if wish != self._wish:
             self._arrange(wish)
         for canvas in self.query(Canvas):
-            if canvas.display and not isinstance(canvas, Footer):
+            if canvas.display and canvas.id != "footer":
                 canvas.show(view)
         self._hint(view)
 
@@ -133,7 +113,7 @@ class BoardScreen(Screen[None]):
             offers = {"rows", *["row"] * (bool(rows) and table.panel != "sessions")}
             offers |= {"alive" for row in rows if isinstance(row, QueuedRequest | RunningRequest)}
             offers |= {"queued", *["held"] * all(row.held for row in queued)} if queued else set()
-        self.query_one(Footer).show(replace(view or self.host.view(), offers=frozenset(offers)))
+        self.query_one("#footer", Canvas).show(replace(view or self.host.view(), offers=frozenset(offers)))
 
     def on_descendant_focus(self) -> None:
         self._hint()
@@ -243,36 +223,15 @@ class BoardScreen(Screen[None]):
         def sort(name: str | None) -> None:
             if name is not None:
                 table.sort_by(name)
-                self._keep(table)
+                self.host.remember(**{f"{table.panel}.sort": table.sort})
 
         names = [(each.name, each.title.strip() or each.name) for each in table.grid.columns if each.sort]
         self.app.push_screen(Choose("Sort by", names, [table.sort.lstrip("-")], letters=True), sort)
-
-    def action_columns(self) -> None:
-        """Ask for columns to show or hide, until Escape."""
-        if (table := self._rows()) is None:
-            return
-
-        def turn(name: str | None) -> None:
-            if name is not None:
-                table.hidden ^= {name}
-                table.redraw()
-                self._keep(table)
-                self.action_columns()
-
-        names = [(each.name, each.title.strip() or each.name) for each in table.grid.columns]
-        shown = [name for name, _ in names if name not in table.hidden]
-        self.app.push_screen(Choose(f"Columns of {table.panel}", names, shown, letters=True), turn)
-
-    def _keep(self, table: Table) -> None:
-        hidden = " ".join(sorted(table.hidden))
-        self.host.remember(**{f"{table.panel}.sort": table.sort, f"{table.panel}.hidden": hidden})
 
     def _recall(self) -> None:
         liked = self.host.preferences
         for table in self.query(Table):
             table.sort = liked.get(f"{table.panel}.sort", "")
-            table.hidden = set(liked.get(f"{table.panel}.hidden", "").split())
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
         self._wish = replace(self._wish, hidden=frozenset(liked.get("hidden", "").split()) - {"queue"})
@@ -291,12 +250,6 @@ class BoardScreen(Screen[None]):
             self.notify(f"copied {table.current.id}", timeout=2)
         elif table is not None:
             self.notify(NO_ROW, severity="warning", timeout=3)
-
-    def action_export(self) -> None:
-        """Save the rows that the table shows, without prompts and answers."""
-        if (table := self._rows()) is not None:
-            rows = (each if isinstance(each, SessionState) else without_prompt(each) for each in table.rows)
-            self.host.save("jsonl", "".join(f"{encode(row).decode()}\n" for row in rows))
 
     def action_filter(self) -> None:
         """Open the filter's line: Enter keeps the filter, Escape drops it."""
@@ -370,10 +323,8 @@ class BoardScreen(Screen[None]):
     def action_policy(self) -> None:
         if self._allowed():
             state = self.host.view().state
-            question = "Policy, and when the median Short and Long would start"
-            dialog = Choose(question, _policies(state, ()), [state.policy])
+            dialog = Choose("Policy", _policies(state), [state.policy])
             self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
-            self.host.outlook(lambda coming: dialog.foresee(_policies(state, coming)))
 
     def action_tau(self) -> None:
         if self._allowed():
@@ -526,28 +477,11 @@ class BoardScreen(Screen[None]):
         return rows
 
 
-def _policies(snapshot: Snapshot, outlook: Sequence[PolicyOutlook]) -> list[tuple[str, str]]:
-    """Return the policies, what each does, and when the median queued request would start under it."""
-    coming, rows = {each.policy: each for each in outlook}, []
-    for name, summary in zip_longest(snapshot.policies, snapshot.summaries, fillvalue=""):
-        if name in snapshot.seldom and name != snapshot.policy:
-            continue  # only `:policy` has it
-        text, then = name, coming.get(name)
-        if then is not None:
-            now = coming.get(snapshot.policy, then)
-            starts = _median("S", then.short_s, now.short_s) + _median("L", then.long_s, now.long_s)
-            text = f"{name:<12} {starts}{' without interruptions' if then.cuts and starts else ''}"
-        rows.append((name, f"{text.rstrip()}\n  {summary}".rstrip()))
-    return rows
-
-
-def _median(letter: str, at_s: float | None, now_s: float | None) -> str:
-    """When the median request of a class would start, and how much sooner or later than now."""
-    if at_s is None:
-        return ""
-    more_s = 0.0 if now_s is None else at_s - now_s
-    change = f"({'+' if more_s > 0 else '−'}{duration(abs(more_s))})" if abs(more_s) >= _SAME_S else ""
-    return f"{letter} in {duration(at_s):<6} {change:<10}"
+def _policies(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Return the policies and what each does; those that are for comparisons only `:policy` has."""
+    listed = zip_longest(snapshot.policies, snapshot.summaries, fillvalue="")
+    seldom = {*snapshot.seldom} - {snapshot.policy}
+    return [(name, f"{name}\n  {summary}".rstrip()) for name, summary in listed if name not in seldom]
 
 
 def _with_rows(wish: SizeHint, view: ViewState) -> SizeHint:

@@ -1,6 +1,5 @@
 """Small questions over the board: yes or no, one of several, a line of text."""
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from os.path import commonprefix
 from string import ascii_lowercase
@@ -59,24 +58,20 @@ class Choose(Dialog[str]):
         self, question: str, options: Sequence[tuple[str, str]], lit: Collection[str], letters: bool = False
     ) -> None:
         super().__init__(question)
-        self._lit, ids = lit, [ident for ident, _ in options]
+        ids = [ident for ident, _ in options]
         self._letters = letters_for(ids) if letters else {}
-        self._list = OptionList(*(Option("", id=ident) for ident in ids), markup=False)
+        signs = {ident: f"{letter}  " for letter, ident in self._letters.items()}
+        self._list = OptionList(markup=False)
+        for ident, text in options:
+            lines = "\n".join(printable(line) for line in text.split("\n"))
+            mark = "●" if ident in lit else "○"
+            self._list.add_option(Option(f"{mark} {signs.get(ident, '')}{lines}", id=ident))
         self._list.highlighted = next((at for at, ident in enumerate(ids) if ident in lit), 0)
-        self.foresee(options)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog letters" if self._letters else "dialog choose"):
             yield self._asked
             yield self._list
-
-    def foresee(self, options: Sequence[tuple[str, str]]) -> None:
-        """Show other texts for the same options."""
-        letters = {ident: f"{letter}  " for letter, ident in self._letters.items()}
-        for ident, text in options:
-            lines = "\n".join(printable(line) for line in text.split("\n"))
-            mark = "●" if ident in self._lit else "○"
-            self._list.replace_option_prompt(ident, f"{mark} {letters.get(ident, '')}{lines}")
 
     def on_key(self, event: events.Key) -> None:
         if event.key in self._letters:
@@ -109,10 +104,7 @@ class Prompt(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", priority=True),
-        Binding("up", "recall(-1)"),
-        Binding("down", "recall(1)"),
     ]
-    _typed_before: ClassVar[defaultdict[str, list[str]]] = defaultdict(list)  # by sign
 
     def __init__(
         self,
@@ -127,8 +119,6 @@ class Prompt(Dialog[str]):
         self.field = Input(value, compact=True, select_on_focus=False, placeholder=hint)
         self._offers = Static("", classes="offers", markup=False)
         self._enter, self._complete, self._typed = enter, complete, typed
-        self._past = self._typed_before[sign]
-        self._at = len(self._past)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="prompt"):
@@ -149,7 +139,6 @@ class Prompt(Dialog[str]):
         if fault:
             self._say(fault)
         else:
-            self._past[:] = [each for each in self._past if each != event.value] + [event.value]
             self.dismiss(event.value)
 
     def action_complete(self) -> None:
@@ -158,15 +147,8 @@ class Prompt(Dialog[str]):
         offered = self._complete(self.field.value)
         longest = commonprefix(list(offered)) + " " * (len(offered) == 1)  # noqa: RUF071 - words
         if len(longest) > len(last):
-            self._put(f"{before} {longest}".lstrip())
-
-    def action_recall(self, step: int) -> None:
-        self._at = max(0, min(self._at + step, len(self._past)))
-        self._put([*self._past, ""][self._at])
-
-    def _put(self, text: str) -> None:
-        self.field.value = text
-        self.field.cursor_position = len(text)
+            self.field.value = f"{before} {longest}".lstrip()
+            self.field.cursor_position = len(self.field.value)
 
     def _say(self, text: str) -> None:
         self._offers.display = bool(text)

@@ -28,7 +28,6 @@ class Table(Panel):
         self.grid = grid
         self.sort = self.filter = ""
         self.marks: dict[str, Any] = {}  # rows by id, None for one that has left
-        self.hidden = set[str]()
         self.rows: Sequence[Any] = ()
         self._sent = 0
         self._cursor = 0
@@ -54,7 +53,7 @@ class Table(Panel):
             self._cursor = at.get(self._cursor_id, min(self._cursor, len(self.rows)))
 
     def body(self, view: ViewState, width: int, height: int) -> list[Line]:
-        self._fitted = Fitted.of(self.grid, width, view, self.hidden)
+        self._fitted = Fitted.of(self.grid, width, view)
         if not self.rows:
             text = "No match. Esc clears the filter." if self._sent else self.grid.empty(view)
             lines = [Line(f"  {line}", "soft") for line in wrap(text, width - 4)]

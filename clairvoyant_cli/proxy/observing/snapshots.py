@@ -10,7 +10,6 @@ from heapq import nsmallest
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter
-from statistics import median
 
 from clairvoyant_cli import __version__
 from clairvoyant_cli.proxy.access.clients import CLIENTS_SHOWN, EVERYBODY
@@ -32,7 +31,6 @@ from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.sessions import Session
-from clairvoyant_cli.scheduler.start_forecast import starts
 from clairvoyant_cli.state.encoding import WORDS
 from clairvoyant_cli.state.snapshot import (
     ArrivalTurn,
@@ -43,7 +41,6 @@ from clairvoyant_cli.state.snapshot import (
     LevelMet,
     LoadedModel,
     LogEvent,
-    PolicyOutlook,
     PredictorState,
     QueuedRequest,
     RunningRequest,
@@ -55,7 +52,7 @@ from clairvoyant_cli.state.snapshot import (
     UrgencyState,
 )
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
-from predictor.record import LengthClass, Predictor
+from predictor.record import Predictor
 
 log = logging.getLogger("clairvoyant")
 
@@ -66,9 +63,6 @@ FIRINGS_SHOWN = 60
 SESSIONS_SHOWN = 32
 RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
-
-PLAYED_AT_ONCE = 10
-"""Starts of an outlook that are predicted in one step of the event loop."""
 
 UTILISATION_S = 300.0
 EXPLAINED = 8
@@ -196,42 +190,6 @@ class SnapshotBuilder:
             yield ArrivalTurn(
                 each.id, name(each.server_id), each.slot, each.waited_s, begun_at, ended_at, each.known
             )
-
-    def outlook_steps(self) -> Iterator[list[PolicyOutlook]]:
-        """Yield when waiting requests would start under each policy, those that start under all: last, and an
-        empty list before it after every few milliseconds of work.
-        """
-        operation, dispatcher = self.operation, self.operation.dispatcher
-        live = dispatcher.live.values()  # requests may end between two steps
-        kinds = {
-            each.id: each.asked.prediction.length_class
-            for each in live
-            if each.job.interactive  # background requests are meant to wait
-        }
-        played: dict[str, dict[str, float]] = {}
-        for name, policy in POLICIES.items():
-            begun = played.setdefault(name, {})
-            for job_id, start_s in starts(dispatcher.scheduler, policy, operation.clock()):
-                begun[job_id] = start_s
-                if not len(begun) % PLAYED_AT_ONCE:
-                    yield []
-            yield []
-        same = kinds.keys() & set[str]().union(*played.values()).intersection(*played.values())
-
-        def median_s(name: str, kind: LengthClass) -> float | None:
-            return (
-                median(of) if (of := [played[name][each] for each in same if kinds[each] is kind]) else None
-            )
-
-        yield [
-            PolicyOutlook(
-                name,
-                median_s(name, LengthClass.SHORT),
-                median_s(name, LengthClass.LONG),
-                policy.preemptive,
-            )
-            for name, policy in POLICIES.items()
-        ]
 
     def _backend(self, server: Server, waiting: int) -> BackendState:
         return BackendState(

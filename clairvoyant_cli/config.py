@@ -5,6 +5,7 @@ Unknown keys are errors, so that a typo never silently means the default.
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -476,6 +477,16 @@ class TopConfig:
     )
     panel: str | None = setting(None, "NAME", "Panel below the queue on a small terminal, e.g. `stats`.")
     keys: str | None = setting(None, "KEYS", "Key bindings, e.g. `promote=Y hold=F`.")
+    on_alert: str | None = setting(
+        None, "COMMAND", "Command to run when `top` rings. The sentence is in its variable CLAIRVOYANT_ALERT."
+    )
+
+    def command(self) -> list[str]:
+        """Return the words of `on_alert`; no shell reads them."""
+        try:
+            return shlex.split(self.on_alert or "", posix=os.name != "nt")
+        except ValueError as error:
+            raise InputError(f"[top] on_alert: {error}; write it as a command line") from None
 
     def preferences(self) -> dict[str, str]:
         """Return the settings that are set, under the dashboard's names."""

@@ -1,6 +1,9 @@
 """The terminal's title, and a bell for what an operator who looks elsewhere must know."""
 
-from collections.abc import Iterator
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -9,18 +12,19 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import Disconnected
 
 REST_S = 60.0  # least time between two bells
-OVER_S = 300.0  # an alert that comes back within this time is the same one
-TAU_IN_A_ROW = 3  # firings within a minute that ring
+OVER_S = 300.0  # an incident that comes back within this time is the same one
+ENVIRONMENT = "CLAIRVOYANT_ALERT"
 _MAX_CHARS = 100
 
 
 class Alerts:
-    """Turns each state into what the terminal is to be sent: its title, and a bell for a new alert. What is
-    wrong when the first state comes does not ring: somebody has just looked.
+    """Turns each state into what the terminal is to be sent: its title, and a bell for a new incident. What
+    is wrong when the first state comes does not ring: somebody has just looked. `command` is run besides.
     """
 
-    def __init__(self, *, bell: bool) -> None:
-        self._bell = bell
+    def __init__(self, *, bell: bool, command: Sequence[str] = ()) -> None:
+        self._bell, self.command = bell, command
+        self.told = ""  # of the last state, if it rings
         self._title = ""
         self._known: dict[str, float] | None = None  # what was wrong, and when it last was
         self._rang_at = -REST_S
@@ -36,10 +40,28 @@ class Alerts:
         if title != self._title:
             self._title = title
             sent = f"\x1b]2;{title}\x07"
-        if fresh and self._bell and now >= self._rang_at + REST_S:
-            self._rang_at = now
-            sent += f"\x1b]9;{printable(fresh[0])[:_MAX_CHARS]}\x07\x07"
+        self.told = ""
+        if fresh and now >= self._rang_at + REST_S:
+            self._rang_at, self.told = now, printable(fresh[0])[:_MAX_CHARS]
+            sent += f"\x1b]9;{self.told}\x07\x07" * self._bell
         return sent
+
+    async def run(self, text: str) -> str:
+        """Run the command with an alert in its environment; return why that failed, "" if it did not."""
+        if not self.command:
+            return ""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command,
+                env=os.environ | {ENVIRONMENT: text},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except (OSError, ValueError) as error:
+            return f"on_alert: cannot run {self.command[0]}: {error}"
+        code = await process.wait()
+        return f"on_alert: {self.command[0]} ended with exit code {code}" if code else ""
 
 
 def _wrong(news: Snapshot | Disconnected) -> dict[str, str]:
@@ -47,10 +69,8 @@ def _wrong(news: Snapshot | Disconnected) -> dict[str, str]:
     if isinstance(news, Disconnected):
         return {"lost": "clairvoyant cannot be reached"}
     wrong = {f"down {each.name}": f"{each.name} is down" for each in news.backends if each.state == "down"}
-    if news.tau.guards and news.tau.firings_last_minute >= TAU_IN_A_ROW:
-        wrong["tau"] = f"tau fired {news.tau.firings_last_minute} times in a minute"
-    if news.verdict.level == "alert":
-        wrong["alert"] = news.verdict.text
+    if news.verdict.incident:
+        wrong[news.verdict.incident] = news.verdict.text
     return wrong
 
 

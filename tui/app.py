@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -38,6 +37,7 @@ from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
 from tui.screens.pages import PageScreen, help_lines
+from tui.slow_terminal import lasting_driver
 from tui.styled_text import Tone
 from tui.undo import SETTLED_S, UndoableAction, cannot_undo, said_of, standing, undoable
 from tui.view_state import SILENT_S, ViewState
@@ -49,7 +49,6 @@ _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
 _MESSAGE_S = 4.0
 _MAX_DONE = 50
-TERMINATED = 128 + 15
 _SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
 
@@ -75,11 +74,13 @@ class Top(App[None]):
         memory: Path | None = None,
         preferences: Mapping[str, str] | None = None,
         alerts: Alerts | None = None,
+        every_s: float = FRAME_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`machine` reads this computer's sensors, in a thread, once a second. `memory` is the file of the
         last preferences, which `preferences` override. `badge` is shown in the header, as "demo". `glyphs`
-        replaces characters that the font lacks. `alerts` sets the terminal's title and rings.
+        replaces characters that the font lacks. `alerts` sets the terminal's title and rings. `every_s` is
+        the least time between two states.
         """
         self._colour = not os.environ.get("NO_COLOR")
         super().__init__(ansi_color=None if self._colour else True)
@@ -87,7 +88,8 @@ class Top(App[None]):
         if glyphs is not None:
             self.driver_class = plain_driver(self.driver_class, glyphs)
         self._source, self._machine, self._alerts, self._memory = source, machine, alerts, memory
-        self._clock = clock
+        self._clock, self._every_s = clock, every_s
+        self._silent_s, self._still_s = max(SILENT_S, 2.0 * every_s), max(_STILL_S, every_s)
         self._received_at = self._lost_at = self._read_at = self._drawn_at = 0.0
         self._past = StateHistory()
         self._sought: float | None = None  # the time to go back to
@@ -155,7 +157,7 @@ class Top(App[None]):
         due = clock()
         async for news in self._source.stream():
             self.take(news)
-            due = max(due + FRAME_S, clock())
+            due = max(due + self._every_s, clock())
             await asyncio.sleep(due - clock())
 
     def _watch_machine(self, read: Callable[[], Hardware], loop: asyncio.AbstractEventLoop) -> None:
@@ -185,11 +187,17 @@ class Top(App[None]):
                 self.run_worker(self._fetch(news.taken_at - _GRAPHED_S), group="graph")
         if self._alerts is not None and self._driver is not None:
             self._driver.write(self._alerts.take(news, now))
+            if told := self._alerts.told:
+                self.run_worker(self._tell(self._alerts, told), group="alerts")
         self.draw()
+
+    async def _tell(self, alerts: Alerts, told: str) -> None:
+        if fault := await alerts.run(told):
+            self.notify(fault, severity="error")
 
     def _tick(self) -> None:
         """Let ages grow while no state comes."""
-        if self._clock() - self._drawn_at >= _STILL_S:
+        if self._clock() - self._drawn_at >= self._still_s:
             self.draw()
 
     def view(self) -> ViewState:
@@ -204,12 +212,14 @@ class Top(App[None]):
             view,
             lost_for_s=now - self._lost_at if view.lost else 0.0,
             hardware_age_s=now - self._read_at if view.hardware else 0.0,
-            drift_s=min(max(0.0, age_s), SILENT_S),
-            silent_s=age_s if age_s >= SILENT_S and not view.lost else 0.0,
+            drift_s=min(max(0.0, age_s), self._silent_s),
+            silent_s=age_s if age_s >= self._silent_s and not view.lost else 0.0,
+            lag_s=getattr(self._driver, "lag_s", 0.0),
         )
 
     def draw(self) -> None:
-        if not self.is_running:
+        """Draw what is known now, unless the terminal is still busy with what was drawn before."""
+        if not self.is_running or getattr(self._driver, "is_behind", bool)():
             return
         self._drawn_at = self._clock()
         view = self.view()
@@ -345,30 +355,6 @@ class Top(App[None]):
             self.notify(f"cannot write {path.name} here: {error.strerror}", severity="error")
         else:
             self.notify(f"saved {path.name} in the working directory")
-
-
-def lasting_driver(driver: type[Driver]) -> type[Driver]:
-    """Return a driver that ends with its terminal, before the queue of its writer blocks the event loop, and
-    passes over input that is not UTF-8: a rebuilt terminal (tmux, ssh) may report the mouse in such bytes.
-    """
-
-    class Lasting(driver):  # type: ignore[misc, valid-type]  # which it is depends on the system
-        def run_input_thread(self) -> None:  # of Textual's drivers for POSIX
-            while not self.exit_event.is_set():
-                with suppress(UnicodeDecodeError):
-                    super().run_input_thread()
-                    break
-
-        def write(self, data: str) -> None:
-            if getattr(self, "input_tty", False) and not os.isatty(self.fileno):  # also without SIGHUP
-                os._exit(TERMINATED)
-            keys = getattr(self, "_event_thread", None)  # of the driver for Windows; half an emoji ends it
-            if keys is not None and keys.ident and not keys.is_alive() and not keys.exit_event.is_set():
-                self._event_thread = type(keys)(keys.loop, keys.app, keys.exit_event, keys.process_event)
-                self._event_thread.start()
-            super().write(data)
-
-    return Lasting
 
 
 def _stored(path: Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ class ViewState:
     drift_s: float = 0.0  # since the state arrived, by which ages grow, until `SILENT_S`
     silent_s: float = 0.0  # the age of a state from then on
     hardware_age_s: float = 0.0
+    lag_s: float = 0.0  # how long the terminal took to show the frame before
     local: bool = True  # the daemon runs on this machine, whose GPU is shown
     lost: str = ""  # why the daemon cannot be reached
     lost_for_s: float = 0.0

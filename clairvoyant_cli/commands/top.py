@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cache, partial
@@ -14,13 +15,15 @@ import click
 
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
+from clairvoyant_cli.commands.sentences import Sentences
 from clairvoyant_cli.config import load_top_config
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.state.client import admin_token, daemon_url, state_dir
 from clairvoyant_cli.state.encoding import without_prompts
 from clairvoyant_cli.state.snapshot import Snapshot
-from clairvoyant_cli.state.source import DaemonSource
+from clairvoyant_cli.state.source import EVERY_S, DaemonSource
 from clairvoyant_cli.system import draws_few_glyphs, heed_signals
+from tui.alerts import Alerts
 
 if TYPE_CHECKING:
     from tui.hardware.reading import Hardware
@@ -54,6 +57,16 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
     help="Ring and notify when a server goes down, tau fires in a row or an alert begins, at most once a "
     "minute.  [default: --bell, except with --demo]",
 )
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.25, 60.0),
+    default=EVERY_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Least time between two frames. On a slow link, take 2 or more.",
+)
+@click.option("--lines", is_flag=True, help="Print a sentence when something changes, for screen readers.")
 @click.option("--once", is_flag=True, help="Print the state once, as tables.")
 @json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
@@ -64,49 +77,78 @@ def command(
     plain: bool,
     web: str | None,
     bell: bool | None,
+    every_s: float,
+    lines: bool,
     once: bool,
     as_json: bool,
     demo: bool,
 ) -> None:
     """Watch and control the queue, the slots and the GPU. The daemon keeps running when you quit."""
     if web is not None:
-        if demo or once or as_json:
+        if demo or lines or once or as_json:
             raise InputError("--web shows a running daemon; it excludes the other modes")
         from clairvoyant_cli.commands.web import serve_pages
 
         serve_pages(web, daemon_url(url), admin_token(token_file), readonly=readonly)
         return
-    opened = _demo() if demo else nullcontext(_live(url, token_file))
+    opened = _demo(every_s) if demo else nullcontext(_live(url, token_file, every_s))
     if once or as_json:
         _print(asyncio.run(_snapshot(opened)), as_json)
+        return
+    config = load_top_config()
+    alerts = Alerts(bell=not demo if bell is None else bell, command=() if demo else config.command())
+    if lines:
+        asyncio.run(_say_lines(opened, alerts))
         return
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
         raise InputError("top needs a terminal; for a script use --once or --json")
     if os.environ.get("TERM") == "dumb":
         raise InputError("TERM is dumb: this terminal cannot draw; use --once")
-    preferences = load_top_config().preferences()
-    settings = {"readonly": readonly, "badge": "demo" * demo, "preferences": preferences}
-    asyncio.run(_watch(opened, settings, plain=plain, bell=not demo if bell is None else bell))
+    settings = {
+        "readonly": readonly,
+        "badge": "demo" * demo,
+        "preferences": config.preferences(),
+        "every_s": every_s,
+    }
+    asyncio.run(_watch(opened, settings, alerts, plain=plain))
 
 
 @asynccontextmanager
-async def _demo() -> AsyncIterator[Attachment]:
+async def _demo(every_s: float) -> AsyncIterator[Attachment]:
     from clairvoyant_cli.demo.simulated_daemon import asked_daemon
     from clairvoyant_cli.demo.simulated_machine import simulated_machine
 
+    say("Starting a daemon with a simulated server...", err=True)
     async with asked_daemon() as daemon:
-        yield DaemonSource(daemon.base_url), simulated_machine(1)
+        yield DaemonSource(daemon.base_url, every_s=every_s), simulated_machine(1)
 
 
-def _live(url: str | None, token_file: Path | None) -> Attachment:
+def _live(url: str | None, token_file: Path | None, every_s: float) -> Attachment:
     @cache
     def machine() -> "Callable[[], Hardware]":
         from tui.hardware.collect import Machine  # loads drivers with the first reading
 
         return Machine()
 
-    return DaemonSource(daemon_url(url), admin_token(token_file)), lambda: machine()()
+    return DaemonSource(daemon_url(url), admin_token(token_file), every_s), lambda: machine()()
+
+
+async def _say_lines(opened: AbstractAsyncContextManager[Attachment], alerts: Alerts) -> None:
+    """Print sentences until Ctrl-C; alerts run their command, too."""
+    sentences = Sentences()
+
+    async def tell(alert: str) -> None:
+        if fault := await alerts.run(alert):
+            say(fault)
+
+    async with opened as (source, _), asyncio.TaskGroup() as group:
+        async for news in source.stream():
+            for sentence in sentences.take(news):
+                say(sentence)
+            alerts.take(news, time.monotonic())
+            if alerts.told:
+                group.create_task(tell(alerts.told))
 
 
 async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot:
@@ -125,12 +167,13 @@ def _print(snapshot: Snapshot, as_json: bool) -> None:
 
 
 async def _watch(
-    opened: AbstractAsyncContextManager[Attachment], settings: dict[str, Any], *, plain: bool, bell: bool
+    opened: AbstractAsyncContextManager[Attachment], settings: dict[str, Any], alerts: Alerts, *, plain: bool
 ) -> None:
     async with opened as (source, machine):
-        from tui.alerts import Alerts, title_kept
-        from tui.app import TERMINATED, Top
+        from tui.alerts import title_kept
+        from tui.app import Top
         from tui.plain_glyphs import PLAIN
+        from tui.slow_terminal import TERMINATED
 
         # A frame makes thousands of tuples and no cycles: collecting garbage costs a tenth of it.
         gc.freeze()
@@ -140,7 +183,7 @@ async def _watch(
             machine=machine,
             glyphs=PLAIN if plain else None,
             memory=state_dir() / "top.json",
-            alerts=None if draws_few_glyphs() else Alerts(bell=bell),
+            alerts=None if draws_few_glyphs() else alerts,
             **settings,
         )
 

@@ -429,10 +429,13 @@ class ArrivalTurn:
 
 @dataclass(frozen=True, slots=True)
 class StatusLine:
-    """The state in one sentence. `level`: good, note (an operator's choice), warn, alert."""
+    """The state in one sentence. `level`: good, note (an operator's choice), warn, alert. `incident` is one
+    word for what gets worse until somebody does something, "" if it does not: a dashboard rings for it once.
+    """
 
     level: str = ""
     text: str = ""
+    incident: str = ""
 
 
 @dataclass(frozen=True, slots=True)

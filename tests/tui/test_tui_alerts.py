@@ -1,7 +1,9 @@
 """The terminal's title, and the bell."""
 
 import io
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -60,11 +62,58 @@ def test_a_level_that_waits_too_long_rings_once_however_its_wait_grows() -> None
     assert "A request of level 0 has waited" in Alerts(bell=True).take(in_need(calm(), 12.0), 0.0)
 
 
-def test_tau_rings_when_it_fires_in_a_row() -> None:
+def overloaded(per_minute: float) -> Snapshot:
+    waiting = replace(calm().waiting, total=950, clear_low_s=900.0, per_minute=per_minute)
+    return judged(replace(calm(), waiting=waiting))
+
+
+@pytest.mark.parametrize(("per_minute", "ring"), [(15.0, True), (-15.0, False)])
+def test_an_overload_rings_while_the_queue_grows_alone(per_minute: float, ring: bool) -> None:
     alerts = Alerts(bell=True)
-    for firings, ring in ((0, False), (2, False), (3, True), (4, False)):
-        state = replace(calm(), tau=replace(calm().tau, firings_last_minute=firings))
-        assert rings(alerts.take(state, float(firings))) is ring
+    alerts.take(calm(), 0.0)
+    assert overloaded(per_minute).verdict.level == "alert"
+    assert rings(alerts.take(overloaded(per_minute), 1.0)) is ring
+
+
+def test_the_guard_at_work_does_not_ring_and_a_server_that_may_hang_does() -> None:
+    alerts = Alerts(bell=True)
+    alerts.take(calm(), 0.0)
+    recent = tuple(calm().taken_at - each for each in (20.0, 10.0, 1.0))
+    guarded = judged(replace(calm(), tau=replace(calm().tau, recent=recent, firings_last_minute=3)))
+    assert not rings(alerts.take(guarded, 1.0))
+    silent = tuple(replace(row, state="silent") for row in calm().running)
+    assert rings(alerts.take(judged(replace(calm(), running=silent)), 2.0))
+
+
+@pytest.mark.parametrize("bell", [True, False])
+async def test_a_command_gets_the_sentence_in_its_environment_and_no_shell_reads_it(
+    bell: bool, tmp_path: Path
+) -> None:
+    noted = tmp_path / "noted"
+    script = f"import os; open({str(noted)!r}, 'w').write(os.environ['CLAIRVOYANT_ALERT'])"
+    alerts = Alerts(bell=bell, command=[sys.executable, "-c", script])
+    (server,) = calm().backends
+    alerts.take(calm(), 0.0)
+    alerts.take(judged(replace(calm(), backends=(replace(server, name="$(id);`id`", state="down"),))), 1.0)
+    assert await alerts.run(alerts.told) == ""
+    assert noted.read_text() == "$(id);`id` is down"
+    alerts.take(calm(), 2.0)
+    assert not alerts.told
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        (["no-such-program"], "on_alert: cannot run no-such-program: "),
+        ([sys.executable, "-c", "raise SystemExit(3)"], " ended with exit code 3"),
+        ([], ""),
+    ],
+)
+async def test_a_command_that_fails_is_one_line(command: list[str], fault: str) -> None:
+    said = await Alerts(bell=True, command=command).run("local is down")
+    assert fault in said
+    assert bool(said) is bool(fault)
+    assert "\n" not in said
 
 
 def test_what_is_wrong_from_the_start_does_not_ring_and_a_lost_daemon_does() -> None:

@@ -21,7 +21,8 @@ import pytest
 from textual.drivers.headless_driver import HeadlessDriver
 
 from clairvoyant_cli.state.source import DaemonSource
-from tui.app import Top, lasting_driver
+from tui.app import Top
+from tui.slow_terminal import lasting_driver
 
 pytestmark = pytest.mark.timeout(120)
 PATIENCE_S = 60.0

@@ -21,6 +21,7 @@ _BEHIND = -0.05  # a loss of less than this, in seconds, goes unnoticed
 _SAME_S = 0.005
 _ROUGHLY = 0.1  # share of estimated answers above which the figure is approximate
 _FULL = 0.9
+_SLOW_S = 2.0  # a terminal that takes longer to show a frame is named
 WINDOW_S = 10.0
 _BUSY, _IDLE = 0.95, 0.6  # use of a GPU that is the limit, and of one that could do more
 _ROOM = 0.2  # share of its memory that must be free for another slot
@@ -61,6 +62,8 @@ def _right(view: ViewState, width: int, room: int) -> Line:
         line.add(f" {past or 'frozen'} ", "badge").add(" ")
     for word in (view.badge, "read-only" * view.readonly):
         line.add(f"{word}  " if word else "", "soft")
+    if view.lag_s >= _SLOW_S:
+        line.add(f"terminal is {view.lag_s:.0f} s behind  ", "warn")
     limit = bottleneck(view)
     if limit and line.width + cells(limit) + 3 < room:
         line.add(f"{limit}   ", "soft")

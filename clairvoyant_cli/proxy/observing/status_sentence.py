@@ -88,10 +88,10 @@ def _silent(state: Snapshot) -> Iterator[StatusLine]:
         (row for row in state.running if row.state == "silent"), key=lambda row: -row.elapsed_s
     ):
         late = f"no answer after {span(row.elapsed_s)}, far longer than expected"
-        yield StatusLine("warn", f"{row.backend} may hang: {late}")
+        yield StatusLine("warn", f"{row.backend} may hang: {late}", "hangs")
     for server in state.backends:
         if server.standing == "silent":
-            yield StatusLine("warn", f"{server.name} may hang: its last request got no answer")
+            yield StatusLine("warn", f"{server.name} may hang: its last request got no answer", "hangs")
 
 
 def _overdue(state: Snapshot) -> Iterator[StatusLine]:
@@ -100,13 +100,14 @@ def _overdue(state: Snapshot) -> Iterator[StatusLine]:
     longest_s = next((each.longest_s for each in urgency.levels if each.level == 0), 0.0)
     if urgency.heeded and urgency.target_s is not None and longest_s > urgency.target_s:
         target = span(urgency.target_s)
-        yield StatusLine("alert", f"A request of level 0 has waited {span(longest_s)} (target {target})")
+        text = f"A request of level 0 has waited {span(longest_s)} (target {target})"
+        yield StatusLine("alert", text, "late")
     full = state.waits >= FULL_SHARE * state.queue_capacity
     least_s = state.waiting.clear_s if state.waiting.clear_low_s is None else state.waiting.clear_low_s
     if state.waits and (full or least_s >= LONG_BACKLOG_S):
         text = f"Overloaded: {state.waits:,} waiting{_clears(state)}"
         text += ", the queue is full" * (state.waits >= state.queue_capacity)
-        yield StatusLine("alert", text)
+        yield StatusLine("alert", text, "" if (state.waiting.per_minute or 0.0) < 0.0 else "overload")
     if level is not None and level.alert:
         missed = f"{level.recent_missed:.0%} of recent requests were late"
         yield StatusLine("alert", f"Service level {level.objective} missed: {missed}")
@@ -135,7 +136,7 @@ def _failing(state: Snapshot) -> Iterator[StatusLine]:
     failed = [row for row in newest if row.outcome == "upstream_error"]
     if len(failed) == FAILURES and state.taken_at - failed[-1].finished_at <= OFTEN_S:
         text = f"The last {FAILURES} requests failed on {failed[-1].backend}: see recent and log"
-        yield StatusLine("warn", text)
+        yield StatusLine("warn", text, "failing")
 
 
 def _fairness(state: Snapshot) -> Iterator[StatusLine]:

@@ -332,7 +332,7 @@ class Scheduler:
         if job is None:
             return False
         self.queue.remove(job)
-        self.arrival_order.left(job_id, now)
+        self.arrival_order.left(job_id)
         self.sessions.left_queue(job)
         return True
 
@@ -362,7 +362,7 @@ class Scheduler:
         if job is None or job.held:
             return False
         job.held = True
-        self.arrival_order.held(job, now)
+        self.arrival_order.held(job)
         job.moves.append(Move(now, MoveKind.HELD))
         return True
 

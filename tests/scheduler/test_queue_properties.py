@@ -10,10 +10,11 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.scheduler.random_stories import Story
 
 
-@pytest.mark.parametrize("first", range(0, 24, 6))
+@pytest.mark.parametrize("first", range(0, 240, 30))
 def test_random_stories_keep_the_rules(first: int) -> None:
-    for seed in range(first, first + 6):
-        assert Story(seed).run().trace, f"seed {seed}"
+    for seed in range(first, first + 30):
+        jobs = 20 if seed % 10 else 60
+        assert Story(seed, jobs).run().trace, f"Story({seed}, {jobs})"
 
 
 @pytest.mark.parametrize("seed", [5, 13])

@@ -13,6 +13,7 @@ from clairvoyant_cli.proxy.learning.tau_learning import (
     ToldTau,
     learned_of,
 )
+from predictor.record import Quality
 from tests.fakes.remembered import PROFILE
 
 MODEL = PROFILE.served.model
@@ -112,16 +113,15 @@ def test_clients_cannot_make_it_remember_without_end() -> None:
 def test_drift_is_said_once_when_it_begins() -> None:
     found = learner(PROFILE)
     for _ in range(MIN_JUDGED):
-        found.judge(50, 10.0, 0.1)
-        found.judge(900, 10.0, 0.9)
-    assert list(found.drift()) == []
-    assert found.ranking_accuracy == 1.0
+        found.judge(50, 10.0)
+        found.judge(900, 10.0)
+    assert list(found.drift(Quality(400, 0.9, 0.9))) == []
     for _ in range(400):
-        found.judge(50, 300.0, 0.9)
-        found.judge(900, 300.0, 0.1)
-    lines = list(found.drift())
-    assert [line.split()[0] for line in lines] == ["short", "ranking"]
-    assert list(found.drift()) == []
+        found.judge(50, 300.0)
+        found.judge(900, 300.0)
+    assert [line.split()[0] for line in found.drift(Quality(20, 0.1, 0.9))] == ["short"]
+    assert [line.split()[0] for line in found.drift(Quality(400, 0.1, 0.9))] == ["ranking"]
+    assert list(found.drift(Quality(400, 0.1, 0.9))) == []
 
 
 def test_a_tau_is_news_if_it_differs_by_a_tenth_from_the_last_one_of_its_model_once_a_minute() -> None:

@@ -19,8 +19,7 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
 from clairvoyant_cli.proxy.journal import COALESCE_S
 from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, TAU_PER_MU_SHORT
-from predictor.ranking import pairs_in_order
-from predictor.record import LengthClass
+from predictor.record import LengthClass, Quality
 from profiles.percentiles import percentile
 from profiles.records import Profile
 
@@ -36,7 +35,7 @@ MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
 WORTH_SAYING = 0.1  # relative change of a speed that the source of tau mentions, and of tau that is logged
 JUDGED = 400
-MIN_JUDGED = 50
+MIN_JUDGED, MIN_PREDICTED = 50, 200
 DRIFT_P99 = 2.0  # P99 of short answers relative to the profile's, above which drift is reported
 DRIFT_ACCURACY = 0.10
 
@@ -122,9 +121,7 @@ class Learner:
                 self._by_model.setdefault(name, profile)
         self.learned = learned
         self._sojourns: deque[float] = deque(maxlen=JUDGED)
-        self._scores: dict[LengthClass, deque[float]] = {each: deque(maxlen=JUDGED) for each in LengthClass}
         self._drifting: tuple[bool, bool] = (False, False)
-        self.judged = 0
 
     def prefer(self, model: str) -> Profile | None:
         """Make a model's own profile the default; return it, None if there is none."""
@@ -168,27 +165,21 @@ class Learner:
             source = "learned" if source == "default" else f"{source}, learned since"
         return TAU_PER_MU_SHORT * self.mu_short_of(model), source
 
-    def judge(self, tokens: int, sojourn_s: float, p_long: float) -> None:
-        """Record the prediction and the sojourn time of an answer, to detect drift."""
-        length_class = LengthClass.of(tokens)
-        self._scores[length_class].append(p_long)
-        if length_class is LengthClass.SHORT:
+    def judge(self, tokens: int, sojourn_s: float) -> None:
+        """Record the sojourn time of an answer, to detect drift."""
+        if LengthClass.of(tokens) is LengthClass.SHORT:
             self._sojourns.append(sojourn_s)
-        self.judged += 1
 
-    @property
-    def ranking_accuracy(self) -> float | None:
-        """Share of recent (Short, Long) pairs predicted in order; None without both kinds."""
-        return pairs_in_order(tuple(self._scores[LengthClass.SHORT]), tuple(self._scores[LengthClass.LONG]))
-
-    def drift(self) -> Iterator[str]:
-        """Yield a line for each figure that has become worse than the profile's, once."""
+    def drift(self, quality: Quality) -> Iterator[str]:
+        """Yield a line for each figure that has become worse than the profile's, once. `quality` is that of
+        the predictor.
+        """
         profile = self._first
         if profile is None or len(self._sojourns) < MIN_JUDGED:
             return
         p99_s, before_s = percentile(sorted(self._sojourns), 0.99), profile.short_p99_s
         slow = bool(before_s) and p99_s > DRIFT_P99 * (before_s or 0.0)
-        accuracy = self.ranking_accuracy if len(self._scores[LengthClass.LONG]) >= MIN_JUDGED else None
+        accuracy = quality.ranking_accuracy if quality.judged >= MIN_PREDICTED else None
         known = accuracy is not None and profile.ranking_accuracy is not None
         wrong = known and (accuracy or 0.0) < (profile.ranking_accuracy or 0.0) - DRIFT_ACCURACY
         before, self._drifting = self._drifting, (slow, wrong)

@@ -194,14 +194,6 @@ class ServeConfig:
         "1; 1024 with --annotate.",
         *SLOTS,
     )
-    tail_weight: float = setting(
-        1.0,
-        "FACTOR",
-        "Policy boost: above 1 favours the slowest answers (nearer to arrival order), below 1 the usual ones "
-        "(nearer to shortest first).",
-        (lambda factor: 0.05 <= factor <= 20, "be from 0.05 to 20"),
-        expert=True,
-    )
     queue_capacity: int = setting(
         1024,
         "N",
@@ -254,9 +246,6 @@ class ServeConfig:
         "DIR|shipped",
         "Predict urgency from the text, with the built-in model (`shipped`) or one trained with `clairvoyant "
         "train --urgency`. Makes `urgency` the default policy. Unset: off.",
-    )
-    urgency_target: float = setting(
-        10.0, "SECONDS", "Warn when a level-0 request waits longer than this.", ABOVE_0_S, expert=True
     )
     annotate: str = setting(
         "auto",
@@ -461,6 +450,8 @@ FORMER = {
     "overload_status": Former("0.4", int),
     "no_programs": Former("0.4", bool),
     "body_budget_mib": Former("0.4", int),
+    "tail_weight": Former("0.4", float),
+    "urgency_target": Former("0.4", float),
 }
 """The settings of `serve` in earlier versions."""
 

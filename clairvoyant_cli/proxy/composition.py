@@ -115,7 +115,6 @@ class Daemon:
             capacity=config.queue_capacity,
             tenants=access.clients.tenants,
             everybody=access.clients.defaults.tenant,
-            tail_weight=config.tail_weight,
         )
         dispatcher = self.dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn, told=self)
         self.connections.slot_wanted = lambda: len(scheduler) > 0
@@ -134,7 +133,7 @@ class Daemon:
         self.metrics, self.gain, self.slot_time = Metrics(journal.refused), Gain(wall), SlotTime(wall)
         # Who hears of each wait in order of arrival that becomes known.
         self.compared = Callbacks(self.gain.compared, self.slot_time.compared)
-        stats = self.stats = RequestStats(journal, self.compared, config.urgency_target)
+        stats = self.stats = RequestStats(journal, self.compared)
         scheduler.arrival_order = stats.arrival_order
         self.views = RequestViews(pool, journal)
         engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)

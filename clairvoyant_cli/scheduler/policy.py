@@ -86,10 +86,9 @@ CHANGE = 0.2  # a smaller change of the rate does not move any job
 class TailRate:
     """Learns the rate from arrivals and service times; `slots` of all servers work as one faster slot."""
 
-    def __init__(self, weight: float = 1.0) -> None:
-        """Start with the usual rate and one slot. `weight` is the operator's factor on each rate."""
-        self.weight, self.slots = weight, 1
-        self.rate = weight * USUAL_RATE
+    def __init__(self) -> None:
+        """Start with the usual rate and one slot."""
+        self.slots, self.rate = 1, USUAL_RATE
         self.arrivals_s: deque[float] = deque(maxlen=LATEST)
         self.served_s: deque[float] = deque(maxlen=LATEST)
 
@@ -101,7 +100,7 @@ class TailRate:
         mean_s = max(sum(self.served_s) / len(self.served_s) / slots, 1e-3)
         over_s = max(now - self.arrivals_s[0], 1e-3) if self.arrivals_s else 1e-3
         spare = 1.0 - len(self.arrivals_s) * mean_s / over_s
-        rate = self.weight * SHARE * min(max(spare, SPARE[0]), SPARE[1]) / mean_s
+        rate = SHARE * min(max(spare, SPARE[0]), SPARE[1]) / mean_s
         if slots == self.slots and abs(rate - self.rate) <= CHANGE * self.rate:
             return False
         self.rate, self.slots = rate, slots

@@ -64,16 +64,14 @@ class Scheduler:
         tenants: Mapping[str, Tenant] | None = None,
         everybody: Tenant = EVERYBODY,
         load_s: Mapping[str, float] | None = None,
-        tail_weight: float = 1.0,
     ) -> None:
         """Start empty.
 
         `servers` maps a backend's name to its slots; `tau_s` is everybody's starvation timeout, None for no
         guard; `tenants` holds the rules of the clients that have any, `everybody` those of each other client
-        that has a name; `load_s` maps an affinity to the seconds it takes to load; `tail_weight` is a
-        factor on the rate of policies that boost.
+        that has a name; `load_s` maps an affinity to the seconds it takes to load.
         """
-        self.tail = TailRate(tail_weight)
+        self.tail = TailRate()
         self.capacity = capacity
         self.paused = False
         self.deferring = False  # the last `next` left a slot free: jobs wait for a better one, or a time

@@ -28,7 +28,6 @@ from clairvoyant_cli.proxy.requests.admission import Refused
 from clairvoyant_cli.proxy.servers.find_servers import find_servers
 from clairvoyant_cli.proxy.servers.own_server import own_server
 from clairvoyant_cli.proxy.servers.server import Server
-from clairvoyant_cli.scheduler.policy import USUAL_RATE
 from tests.fakes.daemon_parts import DaemonParts, asking, simulated_server
 
 NOTHING_THERE = "http://127.0.0.1:9"
@@ -193,7 +192,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "policy": ("fcfs", composed(lambda d: d.operation.policy), "fcfs"),
     "tau": (7.0, composed(lambda d: d.operation.tau_s), 7.0),
     "slots": (3, found(lambda server: server.slots), 3),
-    "tail_weight": (4.0, composed(lambda d: d.dispatcher.scheduler.tail.rate), 4.0 * USUAL_RATE),
     "queue_capacity": (2, composed(admitted), 3),
     "refuse_truncated": (True, composed(answers_too_long), 400),
     "max_wait": (3.0, composed(lambda d: d.operation.patience_s(d.queued("0.5"))), 3.0),
@@ -203,7 +201,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "predictor": ("missing", configured(predicts), "there is none"),
     "semantic": ("off", configured(lambda c: second_opinion(c) is None), True),
     "urgency": ("shipped", configured(lambda c: policy_of(c).name), "urgency"),
-    "urgency_target": (3.0, composed(lambda d: d.snapshot().urgency.target_s), 3.0),
     "annotate": ("on", found(lambda server: server.annotate), "on"),
     "profile": ("mine", opened(lambda call: call.kwargs["profile"]), "mine"),
     "api_key_file": ("keys", granted(lambda access: [*access.clients.keys.values()]), ["ann"]),

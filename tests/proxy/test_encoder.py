@@ -57,8 +57,9 @@ async def reading(
     engine = Engine()
     async with serve_app(Replay(engine).app) as url:
         named = None if urgency is None else "shipped"
-        config = ServeConfig(backend=url, listen="127.0.0.1:0", urgency=named, urgency_target=0.05)
+        config = ServeConfig(backend=url, listen="127.0.0.1:0", urgency=named)
         async with running_daemon(config, Believer(), encode=reader, urgency=urgency) as daemon:
+            daemon.stats.urgency_target_s = 0.05
             await until(daemon, lambda s: s.backends[0].state == "up")
             engine.freeze()
             yield daemon, engine

@@ -114,10 +114,11 @@ async def test_one_that_is_called_level_0_again_and_again_is_late_once() -> None
     engine = Engine()
     engine.freeze()
     async with (
-        replaying(engine, policy="urgency", urgency_target=0.2) as daemon,
+        replaying(engine, policy="urgency") as daemon,
         asked(daemon, *[chat("short")] * 3),
         ControlClient(daemon.base_url) as control,
     ):
+        daemon.stats.urgency_target_s = 0.2
         again, last = [each.id for each in daemon.snapshot().queue]
         for level in (0, 1) * 10:
             await control.act("urgency", {"id": again, "level": level})

@@ -29,8 +29,8 @@ def test_with_more_slots_the_head_start_is_that_of_one_faster_slot() -> None:
     assert boosted(0.1, slots=4)(waiting(0.0, 8.0)) == pytest.approx(boosted(0.1)(waiting(0.0, 2.0)))
 
 
-def fed(gap_s: float, service_s: float, slots: int = 1, answers: int = 100, weight: float = 1.0) -> TailRate:
-    rate = TailRate(weight)
+def fed(gap_s: float, service_s: float, slots: int = 1, answers: int = 100) -> TailRate:
+    rate = TailRate()
     for number in range(answers):
         rate.arrivals_s.append(number * gap_s)
         rate.served(service_s, slots, number * gap_s)
@@ -88,8 +88,3 @@ def test_a_job_that_would_start_again_at_once_is_not_cut() -> None:
     scheduler.submit(Job("new", 900.0, cost_s=0.5, tokens=20.0), 900.0)
     scheduler.progress("old", 40.0)
     assert not scheduler.preemptions(900.0)
-
-
-def test_the_weight_is_a_factor_on_the_usual_and_on_the_learned_rate() -> None:
-    assert TailRate(weight=0.5).rate == 0.5 * USUAL_RATE
-    assert fed(10.0, service_s=8.0, weight=0.5).rate == pytest.approx(0.5 * fed(10.0, service_s=8.0).rate)

@@ -135,11 +135,12 @@ async def test_screen_warns_of_a_late_urgent_request() -> None:
     backend = Replay(Engine(4, answer_tokens=LENGTHS))
     backend.engine.freeze()
     async with (
-        replaying(backend, ByFirstWord(), slots=4, urgency_target=0.05) as daemon,
+        replaying(backend, ByFirstWord(), slots=4) as daemon,
         ControlClient(daemon.base_url, daemon.access.run_token) as control,
         watching(daemon.base_url) as screen,
         asked(daemon, *[chat("0.9 endless")] * 6),
     ):
+        daemon.stats.urgency_target_s = 0.05
         await control.act("policy", {"policy": "urgency"})
         waits = daemon.snapshot().queue[-1].id
         await control.act("urgency", {"id": waits, "level": 0})

@@ -23,6 +23,7 @@ from profiles.percentiles import percentile
 log = logging.getLogger("clairvoyant")
 
 WINDOW, LEVEL_WINDOW = 1000, 500
+URGENCY_TARGET_S = 10.0  # a request of level 0 should not wait for longer
 STATS_EVERY_S = 1.0
 BUSY_S = 300  # slot time is kept for this long, by the second
 
@@ -35,7 +36,7 @@ class RequestStats:
 
     journal: Journal
     compared: Callable[[Compared], None]
-    urgency_target_s: float
+    urgency_target_s: float = URGENCY_TARGET_S
     late: int = 0  # requests of level 0 that first waited beyond the target
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     times: dict[LengthClass, deque[tuple[float, float]]] = field(  # waits and sojourn times

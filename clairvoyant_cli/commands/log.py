@@ -99,6 +99,8 @@ def log_of(config: ServeConfig) -> Iterator[None]:
     handler = _handler(config.log_file)
     handler.setFormatter(FORMAT)
     handler.addFilter(Alike())
+    # No line tells these, and each is looked up for it (logging HOWTO, "Optimization").
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     try:
         yield

@@ -9,7 +9,7 @@ Rule 3: what is kept of a request is bounded, except for its text, which is drop
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -159,7 +159,8 @@ def parse_body(
         if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
             body.max_completion_tokens = ABSENT
         model = short_name(body.model)
-        view = replace(VIEWS[route.shape](body), model=model, client=client)
+        view = VIEWS[route.shape](body)
+        view.model, view.client = model, client
         is_ollama = route.shape in OLLAMA_SHAPES
         bypass = _bypass(body, route.shape, view) if is_ollama else ""
         if bypass and not is_plain(raw, DECIDING):

@@ -14,14 +14,12 @@ AFTER_FAULT_S = 0.1
 
 
 class Tasks:
-    """A TaskGroup whose members outlive the requests that started them, and are cancelled at the end."""
+    """Tasks that outlive the requests that started them, and are cancelled at the end."""
 
     def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Tasks":
-        await self._group.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -29,11 +27,10 @@ class Tasks:
             # What ends may start something more, such as a slot's release: there is no time for that now.
             self.cancel()
             await asyncio.wait(self._tasks)
-        await self._group.__aexit__(None, None, None)
 
     def spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
         """Start a background task; its exceptions are logged."""
-        task = self._group.create_task(_guarded(work))
+        task = asyncio.get_running_loop().create_task(_guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if asyncio.iscoroutine(work):

@@ -1,4 +1,4 @@
-"""The state of a daemon at one moment, as frozen records: all that a front end is given.
+"""The state of a daemon at one moment, as records: all that a front end is given.
 
 Standard library only, so that scripts can import it. Times are epoch seconds where the name ends in `_at`,
 durations seconds where it ends in `_s`. Fields are only ever added, with a default, so that an older `top`
@@ -13,7 +13,10 @@ MAX_RECENT, MAX_LOG = 100, 200
 """How many of the newest ended requests and log lines a state holds."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen are those of which a request or a state makes many: that triples the time to make one.
+
+
+@dataclass(slots=True)
 class PredictionState:
     """What was predicted of a request."""
 
@@ -47,7 +50,7 @@ class AnswerPart:
     slot: int | None = None
 
 
-@dataclass(slots=True)  # not frozen: that triples the time to make one, and a state may have a thousand
+@dataclass(slots=True)
 class QueuedRequest:
     """A queued request."""
 
@@ -87,7 +90,7 @@ class QueuedRequest:
     expected_s: float | None = None  # how long it is predicted to take once it starts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunningRequest:
     """A request that holds a slot."""
 
@@ -123,7 +126,7 @@ class RunningRequest:
     answer: str | None = None  # the end of what was streamed; None unless the daemon shows prompts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error
     (its server failed, or refused it with a status from 400), rejected, timeout.

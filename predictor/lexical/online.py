@@ -102,7 +102,7 @@ class Correction:
         """Return what to add to the mean log tokens."""
         if not self.learnt:
             return 0.0
-        words = self._table.take(features.grams).sum() * features.gram_value
+        words = np.add.reduce(self._table.take(features.grams)) * features.gram_value
         return float(self._dense @ features.dense + words)
 
     def learn(self, features: Features, static: float, real: float) -> None:
@@ -118,7 +118,7 @@ class Correction:
         known, change = self._covariance[:width, :width], self._change[:width, :width]
         known -= np.multiply(moved[:width, None], moved[:width] / variance, out=change)
         self._variances[grams] -= words * words / variance
-        certain = np.einsum("ii->i", self._covariance)  # the diagonal, to be written to
+        certain = self._covariance.reshape(-1)[:: len(moved) + 1]  # the diagonal, to be written to
         certain += DRIFT * (1 - certain)
         self.learnt += 1
         self._last.append((features, surprise))

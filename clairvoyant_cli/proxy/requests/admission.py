@@ -141,8 +141,7 @@ class ExchangeFactory:
             named, session = request.head.get(CHORE_HEADER), request.head.get(b"x-session-id")
             chore = chore_of(named, parsed.view, session)
             principal = self.access.clients.principal_of(asks.client)
-            if chore is not None or principal:
-                parsed.view = replace(parsed.view, chore=chore, principal=principal)
+            parsed.view.chore, parsed.view.principal = chore, principal
         urgency, urgency_by = self.levels.at_arrival(request.head, asks.client, parsed)
         prediction = self.predict(parsed)
         predicted_in_s = self.journal.clock() - now

@@ -337,6 +337,10 @@ class Top(App[None]):
             self.pop_screen()
         self.board.action_command()
 
+    async def action_on_board(self, action: str) -> None:
+        """Do on the board what a key does there, with the request of the page that is open."""
+        await self.run_action(action, self.board)
+
     def action_help(self) -> None:
         self.push_screen(PageScreen("keys and signs", help_lines, "question_mark,f1"))
 

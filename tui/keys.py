@@ -106,3 +106,4 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
     ),
 }
 KEYS = tuple(key for keys in GROUPS.values() for key in keys)
+ON_REQUEST = tuple(key for key in KEYS if key.on in ("alive", "queued") or key.name == "copy")

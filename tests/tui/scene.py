@@ -352,7 +352,7 @@ def _running(asked: Asked, t: float) -> RunningRequest:
         predicted=row.predicted,
         waited_s=row.waited_s,
         elapsed_s=t - asked.start_s,
-        ttft_s=asked.prefill_s if decoding_s > 0.0 else None,
+        ttft_s=asked.wait_s + asked.prefill_s if decoding_s > 0.0 else None,
         tokens=tokens,
         tokens_per_s=TOKENS_PER_S if decoding_s > 0.0 else None,
         eta_s=left_s,

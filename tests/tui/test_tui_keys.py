@@ -341,6 +341,49 @@ async def test_tab_completes_verbs_ids_policies_and_servers() -> None:
         assert len(it.source.asked) == 1
 
 
+# -- the page of a request --------------------------------------------------------------------------------
+
+
+async def test_the_keys_act_on_the_request_whose_page_is_open() -> None:
+    async with bench() as it:
+        first, second = it.queue[:2]
+        await it.press("j", "j", "enter")
+        assert "x cancel  t to top  H hold  U urgency  y copy  j k scroll" in it.text
+        await it.press("t", "H", "plus", "y")
+        assert it.source.asked == [
+            Action(Verb.PROMOTE, second.id),
+            Action(Verb.HOLD, second.id),
+            Action(Verb.PRIORITY, second.id, second.priority - 1),
+        ]
+        assert it.app.clipboard == second.id
+        await it.press("x")
+        assert f"Cancel {second.id}?" in it.text
+        await it.press("y")
+        await it.press("U", "0", "enter")
+        assert it.source.asked[3] == Action(Verb.CANCEL, second.id)
+        assert it.source.asked[4].verb is Verb.URGENCY
+        assert it.source.asked[4].id == second.id
+        await it.press("escape", "t")
+        assert it.source.asked[5] == Action(Verb.PROMOTE, second.id), "on the board, the chosen one"
+        assert first.id not in {each.id for each in it.source.asked}
+
+
+async def test_no_key_of_a_page_acts_on_a_request_that_has_ended_or_under_readonly() -> None:
+    async with bench() as it:
+        ident = it.queue[0].id
+        await it.press("j", "enter")
+        await it.take(queue=it.queue[1:])
+        for key in ("x", "t", "H", "U"):
+            await it.press(key)
+            assert f"{ident} has ended: nothing was done" in it.text
+            it.quiet()
+        assert it.source.asked == []
+    async with bench(readonly=True) as it:
+        await it.press("j", "enter", "x")
+        assert "read-only: nothing was changed" in it.text
+        assert it.source.asked == []
+
+
 # -- the cursor -------------------------------------------------------------------------------------------
 
 

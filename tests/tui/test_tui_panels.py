@@ -11,6 +11,7 @@ from textual.geometry import Region
 
 from clairvoyant_cli.state.snapshot import (
     AnswerPart,
+    ArrivalTurn,
     BackendState,
     ClassStats,
     EngineState,
@@ -339,6 +340,8 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
             "~25s 12–40s about 12 start before it",
         ),
         (QUEUED, {"ahead": 1.2}, "about 1 starts before it"),
+        (QUEUED, {"backends": ("local", "desk")}, "server one of local, desk"),
+        (QUEUED, {}, f"{RUNS.client} ({busy().running[0].id}) ends in ~"),
         (QUEUED, {"cause": "down", "refused_in_s": 48.0, "ahead": None}, "refused 48s|!before it"),
         (QUEUED, {"cuts": 2, "tokens": 311}, "suspended 311 of ~|preempted 2 times for shorter requests"),
         (QUEUED, {"tau_s": None, "model": "", "client": ""}, "!of tau|for an unnamed client"),
@@ -359,6 +362,7 @@ def page_of(row: AnyRequest, **shown: Any) -> str:
         (RUNS, {"parts": PARTS}, "parts 1 |1m00, 500 tokens"),
         (ENDED, {"parts": PARTS[:1]}, "████ 1m00, 500 tokens"),
         (ENDED, {"outcome": "rejected", "status": 529, "tokens": None}, "rejected, status 529|tokens –"),
+        (ENDED, {"slot": 2}, f"server local, slot 2|sent by {ENDED.dispatched_by}|from arrival"),
         (ENDED, {"dispatched_by": "", "remark": "truncated"}, "not sent to a server|note truncated"),
     ],
 )
@@ -378,6 +382,25 @@ def test_the_page_follows_a_request_that_moves_and_ends() -> None:
         detail(view(running=(), recent=(ended,)), running.id, 90)
     )
     assert "no longer kept" in text_of(detail(view(), "nobody", 90))
+
+
+def test_the_page_says_who_is_first_which_slot_comes_free_and_the_wait_in_both_orders() -> None:
+    state, last = busy(), busy().queue[-1]
+    first, runs = state.queue[0], state.running[0]
+    turns = [
+        ArrivalTurn(runs.id, "local", 3, 0.0, state.taken_at - 9.0, state.taken_at + 5.0),
+        ArrivalTurn(last.id, "local", 3, 20.0, state.taken_at + 5.0, state.taken_at + 9.0),
+    ]
+    text = " ".join(text_of(detail(view(to_come=tuple(turns)), last.id, 90)).split())
+    assert f"server local, slot 3 after {runs.client} ({runs.id})" in text
+    assert f"before it #1 S {first.client} ({first.id}) {first.cause} #2" in text
+    assert f"why here {last.cause}: {last.why}" in text
+    assert "before it" not in text_of(detail(view(), first.id, 90)).replace("start before it", "")
+    ended = replace(state.recent[-1], waited_s=2.0)
+    turn = ArrivalTurn(ended.id, "local", 0, 20.0, state.taken_at - 30.0, state.taken_at - 9.0, known=True)
+    text = " ".join(text_of(detail(view(recent=(ended,), in_order=(turn,)), ended.id, 90)).split())
+    assert "waited 2.0s sent by" in text
+    assert "by arrival 20s −90%" in text
 
 
 def test_what_a_word_of_the_prompt_did_is_a_signed_share() -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from math import expm1
+from operator import attrgetter
+from typing import cast
 
 from clairvoyant_cli.state.snapshot import (
     AnswerPart,
@@ -11,7 +13,18 @@ from clairvoyant_cli.state.snapshot import (
     RunningRequest,
     Snapshot,
 )
-from tui.formatting import CLASS_LETTER, bar, class_letter, class_tone, clock, count, duration, share
+from tui.formatting import (
+    CLASS_LETTER,
+    ENOUGH,
+    bar,
+    change,
+    class_letter,
+    class_tone,
+    clock,
+    count,
+    duration,
+    share,
+)
 from tui.panels.requests import ETA_WIDE, LEVELS, compared, ends, progress, starts, tau_fraction, tau_tone
 from tui.styled_text import Line, Tone, cell, wrap
 from tui.view_state import ViewState
@@ -20,7 +33,9 @@ _LABEL = 12
 _BAR = 24
 _MOST, _MORE = 12, Line("  …", "faint")
 _LEAST_EFFECT, _MOST_EFFECTS = 0.01, 3  # the strongest come first
-_MANIFOLD, _MOST_RUNS = 2.0, 4
+_MANIFOLD = 2.0
+_MOST_RUNS, _MOST_FIRST = 4, 3
+_begun = attrgetter("begun_at")
 _SAID_BY = {
     "operator": "the operator",
     "rule": "a rule of the clients file",
@@ -84,8 +99,12 @@ def _waiting(request: QueuedRequest, view: ViewState, state: Snapshot, width: in
     lines = [
         _fact("waiting", duration(age_s), "strong", rank),
         _fact("starts in", starts(request, view, ETA_WIDE).plain, note=before),
-        *_slots(request, view),
     ]
+    if request.rank_fcfs is not None:
+        wait = f"#{request.rank_fcfs:,}, starts in {duration(request.eta_fcfs_s)}"
+        lines.append(_fact("by arrival", wait, "ink", compared(request).plain))
+    lines += [*_place(request, state), *_holders(request, view), *_first(request, state)]
+    lines += _labelled("why here", f"{request.cause}: {request.why}" if request.why else "unknown", width)
     if request.cuts:
         done = f"{count(request.tokens)} of ~{count(request.predicted.expected_tokens)} tokens"
         lines.append(
@@ -96,21 +115,51 @@ def _waiting(request: QueuedRequest, view: ViewState, state: Snapshot, width: in
         line = _gauge("of tau", fraction, tau_tone(request))
         lines.append(line.add(f" {share(fraction)} of {duration(request.tau_s)}", "soft"))
     key = _fact("policy key", f"{request.key:.4g}", "ink", f"{state.policy}: the lowest key goes first")
-    lines += [Line(), *_labelled("why here", request.why or "unknown", width), key]
-    if request.rank_fcfs is not None:
-        wait = f"#{request.rank_fcfs:,}, starts in {duration(request.eta_fcfs_s)}"
-        lines.append(_fact("by arrival", wait, "ink", compared(request).plain))
+    lines.append(key)
     if request.priority:
         lines.append(_fact("priority", f"{request.priority:+d}", "ink", "lower goes sooner"))
     return lines + _level(request)
 
 
-def _slots(request: QueuedRequest, view: ViewState) -> list[Line]:
-    """When the slots that it may have fall free."""
+def _named(row: QueuedRequest | RunningRequest) -> str:
+    return f"{row.client or 'unnamed'} ({row.id})"
+
+
+def _place(request: QueuedRequest, state: Snapshot) -> list[Line]:
+    """The slot in which it is expected to start, and after which request."""
+    turn = next((each for each in state.to_come if each.id == request.id), None)
+    if turn is None:
+        return [_fact("server", "one of " + ", ".join(request.backends))] if request.backends else []
+    there = [each for each in state.to_come if (each.backend, each.slot) == (turn.backend, turn.slot)]
+    before = max((each for each in there if each.begun_at < turn.begun_at), key=_begun, default=None)
+    row = next((each for each in state.alive if before is not None and each.id == before.id), None)
+    note = "" if row is None else f"after {_named(row)}"
+    return [_fact("server", f"{turn.backend}, slot {turn.slot}", note=note)]
+
+
+def _holders(request: QueuedRequest, view: ViewState) -> list[Line]:
+    """Which running requests hold the slots that it may have, and when each ends."""
     able = [row for row in view.state.running if not request.backends or row.backend in request.backends]
-    runs = sorted(able, key=lambda row: row.eta_s or 0.0)[:_MOST_RUNS]
-    said = (f"{row.client or 'unnamed'} ({row.id}) ends in {ends(row, view, 0).plain}" for row in runs)
-    return [_fact("slots" * (at == 0), text, "soft") for at, text in enumerate(said)]
+    lines: list[Line] = []
+    for row in sorted(able, key=lambda row: row.eta_s or 0.0)[:_MOST_RUNS]:
+        slot = "" if row.slot is None else f", slot {row.slot}"
+        line = _fact(
+            "" if lines else "held by", _named(row), note=f"ends in {ends(row, view, ETA_WIDE).plain}"
+        )
+        lines.append(line.add(f" on {row.backend}{slot}", "faint"))
+    return lines
+
+
+def _first(request: QueuedRequest, state: Snapshot) -> list[Line]:
+    """Who goes first, each with the word that says why."""
+    lines: list[Line] = []
+    for row in state.queue[:_MOST_FIRST] if request.rank > 1 else ():
+        if row.rank < request.rank:
+            line = _fact("" if lines else "before it", f"#{row.rank} ").add(
+                class_letter(row.predicted.length_class), class_tone(row.predicted.length_class)
+            )
+            lines.append(line.add(f" {_named(row)}  ").add(row.cause, cast(Tone, row.tone)))
+    return lines
 
 
 def _level(request: QueuedRequest | RunningRequest) -> list[Line]:
@@ -131,7 +180,7 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
         line.add(f" of ~{count(request.predicted.expected_tokens)}", "soft"),
         _fact("ends in", ends(request, view, ETA_WIDE).plain),
         _fact("waited", duration(request.waited_s), "ink", f"sent by {request.dispatched_by}"),
-        _fact("first token", duration(request.ttft_s)),
+        _fact("first token", duration(request.ttft_s), note="from arrival"),
         *([_fact("preemption", f"no: {request.uncut}", "soft")] if request.uncut else []),
         *_level(request),
     ]
@@ -139,14 +188,24 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
 
 def _finished(request: FinishedRequest, state: Snapshot) -> list[Line]:
     error = f"predicted {count(request.predicted.expected_tokens)}" if request.tokens is not None else ""
-    by = f"sent to {request.backend} by {request.dispatched_by}"
-    sent = by if request.dispatched_by else "not sent to a server"
-    in_order = [f", {duration(turn.waited_s)} by arrival" for turn in state.in_order if turn.id == request.id]
-    return [
+    in_order = next((turn for turn in state.in_order if turn.id == request.id), None)
+    slot, sent = "" if request.slot is None else f", slot {request.slot}", request.dispatched_by
+    lines = [
         _fact("ended", clock(request.finished_at), "strong", f"{request.outcome}, status {request.status}"),
         _fact("tokens", count(request.tokens), "strong", error),
-        _fact("waited", duration(request.waited_s), "ink", sent + "".join(in_order)),
-        _fact("first token", duration(request.ttft_s)),
+        _fact("server", f"{request.backend}{slot}" if sent else "not sent to a server"),
+        _fact(
+            "waited",
+            duration(request.waited_s),
+            note=f"sent by {request.dispatched_by}" * bool(request.backend),
+        ),
+    ]
+    if in_order is not None:
+        fcfs_s = in_order.waited_s
+        lines.append(_fact("by arrival", duration(fcfs_s), note=change(request.waited_s, fcfs_s, ENOUGH)))
+    return [
+        *lines,
+        _fact("first token", duration(request.ttft_s), note="from arrival"),
         _fact("in all", duration(request.sojourn_s)),
     ]
 

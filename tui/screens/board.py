@@ -211,8 +211,7 @@ class BoardScreen(Screen[None]):
         if table.panel == "sessions":
             self.notify(NO_REQUEST, severity="warning", timeout=3)
         elif ident := table.left or (table.current.id if table.current is not None else ""):
-            page = PageScreen(ident, lambda view, width, height: detail(view, ident, width), narrow=True)
-            self.app.push_screen(page)
+            self.app.push_screen(PageScreen.of_request(ident, lambda view, w, h: detail(view, ident, w)))
 
     # -- tables -----------------------------------------------------------------------------------------
 
@@ -244,10 +243,10 @@ class BoardScreen(Screen[None]):
             self._hint()
 
     def action_copy(self) -> None:
-        table = self._rows()
-        if table is not None and table.current is not None:
-            self.app.copy_to_clipboard(table.current.id)
-            self.notify(f"copied {table.current.id}", timeout=2)
+        table = None if self._about else self._rows()
+        if ident := self._about or (table.current.id if table is not None and table.current else ""):
+            self.app.copy_to_clipboard(ident)
+            self.notify(f"copied {ident}", timeout=2)
         elif table is not None:
             self.notify(NO_ROW, severity="warning", timeout=3)
 
@@ -449,6 +448,12 @@ class BoardScreen(Screen[None]):
         else:
             self.host.ask(*actions)
 
+    @property
+    def _about(self) -> str:
+        """The id of the request whose page is open, "" if none is."""
+        top = self.app.screen
+        return top.about if isinstance(top, PageScreen) else ""
+
     def _alive(self, otherwise: str) -> list[QueuedRequest | RunningRequest]:
         return self._fit((QueuedRequest, RunningRequest), otherwise)
 
@@ -456,10 +461,17 @@ class BoardScreen(Screen[None]):
         return self._fit((QueuedRequest,), "only queued requests can be moved")
 
     def _fit(self, kinds: tuple[type, ...], otherwise: str) -> list[Any]:
-        """Return the chosen rows of these kinds; if there are none, say why nothing happens."""
-        table = self.table
-        rows = [row for row in table.chosen if isinstance(row, kinds)] if table is not None else []
-        if rows or table is None:
+        """Return the chosen rows of these kinds; if there are none, say why nothing happens. On the page of a
+        request, that one is chosen.
+        """
+        table, about = self.table, self._about
+        chosen = table.chosen if table is not None else []
+        if about:
+            chosen = [row for row in self.host.view().state.alive if row.id == about]
+        rows = [row for row in chosen if isinstance(row, kinds)]
+        if about and not rows:
+            why = otherwise if chosen else f"{about} has ended: nothing was done"
+        elif rows or table is None:
             why = "" if rows else NO_ROWS
         elif table.panel == "sessions":
             why = NO_REQUEST

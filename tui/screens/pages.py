@@ -12,12 +12,14 @@ from textual.screen import ModalScreen
 
 from clairvoyant_cli.errors import printable
 from tui.board_panels import Painter
-from tui.keys import EVERYWHERE, GROUPS, MOVES
+from tui.keys import EVERYWHERE, GROUPS, MOVES, ON_REQUEST
 from tui.styled_text import Line, Tone, cell, columns, wrap
 from tui.view_state import ViewState
 from tui.widgets.canvas import Canvas
 
 _KEY_WIDTH = 7
+_UNSAID = ("cancel_now", "priority")
+_SCROLLS = "j k scroll  Esc closes"
 _COLUMNS: tuple[tuple[str, Tone, str], ...] = (
     ("#", "ink", "place by predicted start"),
     ("why", "ink", "the rule that gives its place"),
@@ -65,11 +67,12 @@ class PageScreen(ModalScreen[None]):
 
     def __init__(self, title: str, painter: Painter, key: str = "enter", *, narrow: bool = False) -> None:
         super().__init__()
+        self.about = ""  # the id of the request that it shows, and on which the keys act
         for each in key.split(","):
             self._bindings.key_to_bindings[each] = [Binding(each, "dismiss")]
         self._page = VerticalScroll(Page("", painter), classes="page narrow" if narrow else "page")
         self._page.border_title = Content(printable(title))  # text alone would be read as markup
-        self._page.border_subtitle = "j k scroll  Esc closes"
+        self._page.border_subtitle = _SCROLLS
 
     def compose(self) -> ComposeResult:
         yield self._page
@@ -79,6 +82,18 @@ class PageScreen(ModalScreen[None]):
 
     def show(self, view: ViewState) -> None:
         self.query_one(Page).show(view)
+
+    @classmethod
+    def of_request(cls, ident: str, painter: Painter) -> "PageScreen":
+        """Return the page of a request; the keys of the board that act on a request act on this one."""
+        page = cls(ident, painter, narrow=True)
+        page.about = ident
+        for key in ON_REQUEST:
+            bound = f"app.on_board({str(key.action)!r})"
+            page._bindings.key_to_bindings |= {each: [Binding(each, bound)] for each in key.keys.split(",")}
+        hints = [f"{key.label} {key.hint or key.name}" for key in ON_REQUEST if key.name not in _UNSAID]
+        page._page.border_subtitle = "  ".join((*hints, _SCROLLS))
+        return page
 
     def action_move(self, step: float, unit: str = "row") -> None:
         page = self._page

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing, suppress
 from io import TextIOWrapper
 from math import inf
@@ -66,7 +66,7 @@ async def start_accepting(
     make: "Callable[[], asyncio.Protocol]",
     listener: socket.socket,
     backlog: int,
-    spawn: Callable[[Awaitable[None]], "asyncio.Task[None]"],
+    spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
 ) -> Callable[[], object]:
     """Start a protocol for each client that connects; return a function that stops accepting."""
     from asyncio import get_running_loop

@@ -8,8 +8,8 @@ Rule 4: an answer that cannot be finished ends with the connection, never with a
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from typing import cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
 
 from clairvoyant_cli.http.fields import Header
 from clairvoyant_cli.http.framing import End, Event, Malformed, RequestReader, ResponseWriter
@@ -53,7 +53,7 @@ LINGER_S = 2.0
 
 
 Handler = Callable[[Request], Awaitable[None]]
-Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class ClientConnection(asyncio.Protocol):

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from clairvoyant_cli.addresses import is_loopback
 from clairvoyant_cli.config import ServeConfig
@@ -34,7 +35,7 @@ async def running_daemon(
     clock: Callable[[], float] = time.monotonic,
     encode: Encode | None = None,
     urgency: UrgencyPredictor | None = None,
-    self_test: Callable[[Daemon], Awaitable[None]] | None = None,
+    self_test: Callable[[Daemon], Coroutine[Any, Any, None]] | None = None,
     programs: Programs | None = None,
     replace: bool = False,
 ) -> AsyncIterator[Daemon]:

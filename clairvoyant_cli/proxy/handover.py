@@ -22,12 +22,12 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -117,7 +117,7 @@ class Handover:
 
     daemon: Daemon
     listeners: Listeners
-    resume: Callable[[], Awaitable[None]]
+    resume: Callable[[], Coroutine[Any, Any, None]]
     handed_over: Callable[[], object]  # called once it is given
     _channel: socket.socket | None = None
     _passing: "dict[int, _Passing]" = field(default_factory=dict)  # the new daemon has not confirmed them

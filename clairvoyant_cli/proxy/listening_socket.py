@@ -4,8 +4,9 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from clairvoyant_cli.addresses import Address
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -17,7 +18,7 @@ from clairvoyant_cli.system import claim_alone, start_accepting
 
 log = logging.getLogger("clairvoyant")
 
-Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 BACKLOG = 2048
 TAKEN = "the port is taken (clairvoyant status shows whether by another clairvoyant)"

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Generic, ParamSpec
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, ParamSpec
 
 log = logging.getLogger("clairvoyant")
 
@@ -14,7 +14,7 @@ AFTER_FAULT_S = 0.1
 
 
 class Tasks:
-    """Tasks that outlive the requests that started them, and are cancelled at the end."""
+    """Tasks that outlive the requests that started them, and are cancelled at the end of the block."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -28,27 +28,21 @@ class Tasks:
             self.cancel()
             await asyncio.wait(self._tasks)
 
-    def spawn(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a background task; its exceptions are logged."""
-        task = asyncio.get_running_loop().create_task(_guarded(work))
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if asyncio.iscoroutine(work):
-            # A task that is cancelled before its first step never awaits what it was given.
-            task.add_done_callback(lambda _: work.close())
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("internal error; please report it", exc_info=error)
 
     def cancel(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-
-
-async def _guarded(work: Awaitable[None]) -> None:
-    try:
-        await work
-    except Exception:
-        # One request's fault must not take the daemon, and every other request, with it.
-        log.exception("internal error; please report it")
 
 
 class Faults:

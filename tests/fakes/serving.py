@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,7 +70,7 @@ async def serving(
     faults_expected: bool = False,
     announced: bool = False,
     clock: Callable[[], float] = time.monotonic,
-    self_test: Callable[[Daemon], Awaitable[None]] | None = None,
+    self_test: Callable[[Daemon], Coroutine[Any, Any, None]] | None = None,
     persistence: Persistence | None = None,
     urgency_predictor: UrgencyPredictor | None = None,
     programs: Programs | None = None,

@@ -7,8 +7,8 @@ record is handed on once that is free, and `changed` comes last.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import (
@@ -27,7 +27,7 @@ from clairvoyant_cli.scheduler.urgency import UrgencySource
 Release = Callable[[Exchange], Awaitable[None]]
 """Waits until the backend has stopped working on an abandoned request."""
 
-Spawn = Callable[[Awaitable[None]], "asyncio.Task[None]"]
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 MAX_FIRINGS = 200
 

@@ -136,7 +136,7 @@ class Daemon:
         stats = self.stats = RequestStats(journal, self.compared)
         scheduler.arrival_order = stats.arrival_order
         self.views = RequestViews(pool, journal)
-        engines, levels = EngineQueues(dispatcher, pool, say), UrgencyLevels(access, urgency)
+        engines, levels = EngineQueues(dispatcher, pool), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
             operation=operation,
             pool=pool,

@@ -275,7 +275,6 @@ class BackendState:
     weight: float = 1.0
     stamped: bool = False  # its requests do not wait here, but carry a priority by which it orders them
     engine: EngineState | None = None
-    heeded: float | None = None  # the share of recent starts there that followed the priority
     prompt_stop_s: float | None = None  # how long it goes on reading a prompt after a cut; None before any
     truncated: int = 0  # prompts that it cut to its context
     cut_to: tuple[int, int] = (0, 0)  # the tokens of the last one, and that context

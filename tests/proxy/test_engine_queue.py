@@ -1,10 +1,9 @@
-"""The queue inside an engine: whether it follows priorities shows in the order of starts."""
+"""The queue inside an engine: when what is inside it ends."""
 
 from dataclasses import replace
-from operator import itemgetter
 
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
-from clairvoyant_cli.proxy.servers.engine_queue import JUDGED, EngineQueues
+from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts, named
 
 
@@ -15,10 +14,7 @@ class House:
         self.daemon: DaemonParts = daemon_parts("engine", slots=200, kind="vllm")
         self.server = named(self.daemon.pool, "engine")
         self.server.annotate = "on"
-        self.said: list[str] = []
-        self.queues = EngineQueues(
-            self.daemon.dispatcher, self.daemon.pool, lambda _, news: self.said.append(news)
-        )
+        self.queues = EngineQueues(self.daemon.dispatcher, self.daemon.pool)
 
     def sent(self, at_s: float, number: int) -> tuple[Exchange, Attempt]:
         self.daemon.now[0] = at_s
@@ -29,39 +25,9 @@ class House:
         attempt.priority = number
         return exchange, attempt
 
-    def race(self, at_s: float, *, first_begins_s: float, second_begins_s: float) -> None:
-        """Send one of a worse number, then one of a better; they begin so long after the first came."""
-        sent = (self.sent(at_s, 9), first_begins_s), (self.sent(at_s + 1.0, 1), second_begins_s)
-        for each, after_s in sorted(sent, key=itemgetter(1)):
-            self.begins(each, at_s + after_s)
-
     def begins(self, sent: tuple[Exchange, Attempt], at_s: float) -> None:
         sent[1].first_byte_s = at_s
-        self.queues.begun(*sent, at_s)
-
-
-async def test_an_engine_that_lets_the_better_number_pass_heeds_it() -> None:
-    parts = House()
-    for turn in range(JUDGED):
-        parts.race(1000.0 * turn, first_begins_s=6.0, second_begins_s=5.0)
-    assert parts.queues.heeded(parts.server) == 1.0
-    assert parts.said == []
-
-
-async def test_one_that_keeps_to_the_order_of_arrival_is_found_out_once() -> None:
-    parts = House()
-    for turn in range(JUDGED + 5):
-        parts.race(1000.0 * turn, first_begins_s=60.0, second_begins_s=61.0)
-    assert parts.queues.heeded(parts.server) == 0.0
-    assert len(parts.said) == 1
-    assert "--scheduling-policy priority" in parts.said[0]
-
-
-async def test_who_came_while_another_was_being_started_proves_nothing() -> None:
-    parts = House()
-    for turn in range(JUDGED):
-        parts.race(1000.0 * turn, first_begins_s=1.2, second_begins_s=2.0)
-    assert parts.queues.heeded(parts.server) is None
+        self.queues.begun(sent[0], at_s)
 
 
 async def test_queued_request_inside_the_engine_ends_after_those_before_it() -> None:

@@ -88,9 +88,6 @@ def _of_state(s: Snapshot) -> Told:
     yield gauge, "Answers preempted by an engine", "engine_preemptions backend", preemptions
     used = {name: engine.kv_used for name, engine in engines.items()}
     yield gauge, "Share of an engine's KV cache in use", "engine_kv_cache_usage_ratio backend", used
-    heeded = {each.name: each.heeded for each in s.backends}
-    text = "Share of an engine's last starts that followed priority against the order of arrival"
-    yield gauge, text, "engine_priority_heeded_ratio backend", heeded
     yield gauge, "Starvation timeout", "tau_seconds", s.tau.tau_s or 0
     accuracy = s.predictor.ranking_accuracy or 0
     yield gauge, "Ranking accuracy on recent traffic", "prediction_rank_accuracy", accuracy

@@ -214,7 +214,6 @@ class SnapshotBuilder:
             engine=EngineState(*server.status.engine)
             if server.status.engine and server.stamps is not None
             else None,
-            heeded=self.engines.heeded(server),
             prompt_stop_s=server.prompts.stop_s,
             truncated=server.truncated,
             cut_to=server.cut_to,

@@ -1,11 +1,7 @@
-"""Engines that order their own queues: stamps requests with priorities, estimates when those inside end, and
-checks whether the engine heeds priorities.
-"""
+"""Engines that order their own queues: stamps requests with priorities, estimates when those inside end."""
 
-import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp, inf, log
 from urllib.parse import quote
 
@@ -26,24 +22,15 @@ from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.scheduler.engine_priority import EngineRequest, due_s, ends_in_s
 from clairvoyant_cli.scheduler.job import Job, Reason
 
-JUDGED = 20  # starts out of arrival or priority order by which an engine is judged
-SENT_BEFORE_S = 0.1  # a request sent this much earlier than another precedes it in the engine's queue
-STARTING_S = 1.0
 OVERLOADED = (408, 429, 503, 529)  # statuses of requests that may be tried again later
-PREFILLS = 3.0
-"""A request that has waited longer than a second, and than three times another's prefill, was there before
-that one started."""
 
 
 @dataclass(slots=True)
 class EngineQueues:
-    """Follows engines that order their own queues; `say` logs an event."""
+    """Follows engines that order their own queues."""
 
     dispatcher: Dispatcher
     pool: ServerPool
-    say: Callable[[int, str], None]
-    _judged: dict[str, deque[bool]] = field(default_factory=dict)
-    _warned: set[str] = field(default_factory=set)
 
     def ends_in_s(self, now: float) -> dict[str, float]:
         """Return the remaining seconds of each request inside such an engine, by id."""
@@ -77,48 +64,17 @@ class EngineQueues:
         least_s = sorted(others_s)[len(others_s) // 10] if others_s else 0.0
         return ((b"Retry-After", b"%d" % max(1, min(least_s, MAX_RETRY_AFTER_S))),)
 
-    def heeded(self, server: Server) -> float | None:
-        """Return the share of recent starts that followed the priorities; None if too few are known."""
-        judged = self._judged.get(server.id, ())
-        return sum(judged) / JUDGED if len(judged) == JUDGED else None
-
-    def begun(self, exchange: Exchange, attempt: Attempt, now: float) -> None:
-        """Judge by the requests that this one overtook, or that overtook it, before its answer began."""
-        server = self.pool.by_id[attempt.server_id]
-        priority = server.stamps
-        if priority is None:
-            return
+    def begun(self, exchange: Exchange, now: float) -> None:
+        """An engine with a queue of its own has begun to answer."""
         if exchange.id in self.dispatcher.scheduler.running:
             self.dispatcher.scheduler.began(exchange.id, now)
-        if attempt.priority is None or not exchange.asked.parsed.stream:
-            return
-        number = priority.rank(attempt.priority, attempt.granted_s)
-        long_ago_s = now - STARTING_S - PREFILLS * server.speeds.seconds(exchange.job.prompt_tokens, 0.0)
-        heeded = ignored = False
-        for _, other in self._there(server, waiting=True):
-            rank = priority.rank(other.priority, other.granted_s)
-            heeded = heeded or (rank > number and other.granted_s < attempt.granted_s - SENT_BEFORE_S)
-            ignored = ignored or (rank < number and attempt.granted_s < other.granted_s < long_ago_s)
-        if heeded is not ignored:
-            self._judge(server, heeded)
 
-    def _judge(self, server: Server, heeded: bool) -> None:
-        self._judged.setdefault(server.id, deque(maxlen=JUDGED)).append(heeded)
-        share, priority = self.heeded(server), server.stamps
-        if share is not None and share < 0.5 and server.id not in self._warned and priority is not None:
-            self._warned.add(server.id)
-            news = f"{server.name} ignores priorities"
-            self.say(logging.WARNING, f"{news} ({share:.0%} heeded): start it with {priority.flag}")
-
-    def _there(self, server: Server, *, waiting: bool = False) -> Iterator[tuple[Exchange, Attempt]]:
-        """Yield the requests on a server; if `waiting`, only stamped ones whose start will be seen."""
+    def _there(self, server: Server) -> Iterator[tuple[Exchange, Attempt]]:
+        """Yield the requests on a server."""
         for job_id in self.dispatcher.scheduler.running:
             exchange = self.dispatcher.live[job_id]
             attempt = exchange.attempt
-            if attempt is None or attempt.server_id != server.id:
-                continue
-            began = attempt.first_byte_s is not None or not exchange.asked.parsed.stream
-            if not waiting or (attempt.priority is not None and not began):
+            if attempt is not None and attempt.server_id == server.id:
                 yield exchange, attempt
 
 

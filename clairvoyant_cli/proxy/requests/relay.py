@@ -152,12 +152,11 @@ def forward_continuation(
 
 
 class Watcher(Protocol):
-    """Hears what a server answers: its head, the first of its body, and each piece that brings anything."""
+    """Hears what a server answers: its head, and each piece of its body that brings anything."""
 
     def head(self, head: ResponseHead) -> tuple[UsageReader, tuple[Header, ...]]:
         """Return what counts the answer's tokens, and headers to be added to it."""
 
-    def first_byte(self) -> None: ...
     def piece(self) -> None: ...
 
 
@@ -194,7 +193,6 @@ class Relay(ResponseSink):
     _joint: Joint | None = None
     _tail: bytes = b""
     _silent: bool = False
-    _begun: bool = False
 
     def __post_init__(self) -> None:
         self._client = self.request.connection
@@ -248,12 +246,7 @@ class Relay(ResponseSink):
     def _goes_on(self, data: bytes) -> None:
         """Report that the answer begins or goes on, unless a piece of it brings nothing."""
         self._silent = False
-        if is_idle(data):
-            return
-        if self.watcher is not None:
-            if not self._begun:
-                self._begun = True
-                self.watcher.first_byte()
+        if self.watcher is not None and not is_idle(data):
             self.watcher.piece()
 
     def end(self, trailers: list[Header]) -> None:

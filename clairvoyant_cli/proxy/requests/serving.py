@@ -316,7 +316,7 @@ class ServedRequest:
                 self.stamps is None
                 and work is Work.GENERATE
                 and self.serving.preemption.enabled
-                and not exchange.has_begun
+                and not self.resumes
             ):
                 attempt.stop_reading = relay.preempt
         self.serving.journal.counts["resumes"] += (
@@ -337,17 +337,16 @@ class ServedRequest:
             return usage, ()
         return usage, self.serving.engines.dropped(self.exchange, attempt, head, self.serving.journal.clock())
 
-    def first_byte(self) -> None:
-        exchange, attempt = self.exchange, self.attempt
-        attempt.first_byte_s = self.serving.journal.clock()
-        if self.stamps is not None:
-            self.serving.engines.begun(exchange, attempt, attempt.first_byte_s)
-        if self.resumes:
-            self.serving.preemption.continued(exchange, attempt)
-        exchange.phase = Phase.DECODING
-
     def piece(self) -> None:
-        self.server.silences.heard(self.attempt, self.serving.journal.clock())
+        exchange, attempt, now = self.exchange, self.attempt, self.serving.journal.clock()
+        if attempt.first_byte_s is None:
+            attempt.first_byte_s = now
+            if self.stamps is not None:
+                self.serving.engines.begun(exchange, now)
+            if self.resumes:
+                self.serving.preemption.continued(exchange, attempt)
+            exchange.phase = Phase.DECODING
+        self.server.silences.heard(attempt, now)
 
     def _thought(self) -> None:
         """Expect the end of the answer by what follows its thinking."""

@@ -34,11 +34,10 @@ import msgspec
 from clairvoyant_cli.addresses import Address, joined
 from clairvoyant_cli.http.limits import ConnectedClient
 from clairvoyant_cli.protocols.conversation import KEY
-from clairvoyant_cli.proxy.access.programs import Program
 from clairvoyant_cli.proxy.composition import Daemon, policy_of
 from clairvoyant_cli.proxy.listening_socket import Listeners
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.proxy.requests.kept_places import KeptPlace, Left
+from clairvoyant_cli.proxy.requests.kept_places import Left
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.servers.server_actions import InvalidError, RefusedError
 from clairvoyant_cli.scheduler.job import Job
@@ -60,26 +59,24 @@ class Wanted(msgspec.Struct):
 
 
 class Moved(msgspec.Struct):
-    """The first line in the pipe of a queued request: the bytes that follow, its id and age, its client's
-    program, and what the operator has set.
+    """The first line in the pipe of a queued request: the bytes that follow, its id and age, and what the
+    operator has set.
     """
 
     size: int
     left: Left
-    program: Program | None = None
     promoted: bool = False
     priority: int | None = None
     urgency: int | None = None
 
 
 class Handed(msgspec.Struct, omit_defaults=True):
-    """What the old daemon says: `needs`, its slots of each server, its `running` requests of each client, and
-    places kept since; the rest once.
+    """What the old daemon says: `needs`, its slots of each server, and its `running` requests of each client;
+    the rest once.
     """
 
     needs: dict[str, int]
     running: dict[str, int] = {}
-    kept: list[KeptPlace] = []
     pid: int = 0
     seen: list[str] = []  # servers that were up
     addresses: list[Address] = []  # of the sockets that it has passed
@@ -143,9 +140,9 @@ class Handover:
             yield _event(await self._hand_over())
             said = None
             while not self._over:
-                if daemon.resubmissions or said != self._used():
+                if said != self._used():
                     said = self._used()
-                    yield _event(Handed(*said, daemon.resubmissions.export()))
+                    yield _event(Handed(*said))
                 else:
                     yield b": \n\n"  # a new daemon that has died is noticed
                 await self._change()
@@ -194,7 +191,6 @@ class Handover:
         operation, access = daemon.operation, daemon.access
         return Handed(
             *self._used(),
-            kept=daemon.resubmissions.export(),
             pid=os.getpid(),
             seen=[name_of(server) for server in daemon.pool if server.status.seen],
             addresses=list(kept),
@@ -264,7 +260,7 @@ class Handover:
             return
         passing, sockets = _Passing(connection, exchange), [client]
         if exchange is not None:
-            sockets.append(self._piped(passing, exchange.job, raw))
+            sockets.append(self._piped(exchange.job, raw))
         passed = False
         with suppress(OSError):  # the new daemon may have died
             passed = send_sockets(self._channel, sockets)
@@ -276,14 +272,13 @@ class Handover:
         else:
             self._keep(passing)
 
-    def _piped(self, passing: _Passing, job: Job, raw: bytes) -> socket.socket:
+    def _piped(self, job: Job, raw: bytes) -> socket.socket:
         """Return a pipe from which a queued request can be read; it is not started meanwhile."""
-        now, programs = self.daemon.journal.clock(), self.daemon.access.programs
+        now = self.daemon.journal.clock()
         self.daemon.dispatcher.scheduler.hold(job.id, now)
         moved = Moved(
             len(raw),
             Left(job.id, now - job.arrival_s, now),
-            program=None if programs is None else programs.known(passing.connection),
             promoted=job.promoted,
             priority=int(job.rank) if job.by_operator and not job.promoted else None,
             urgency=job.urgency if job.urgency_by == UrgencySource.OPERATOR else None,

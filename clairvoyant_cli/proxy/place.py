@@ -95,7 +95,6 @@ class Predecessor:
         self._heed(daemon, handed)
 
     def _heed(self, daemon: Daemon, handed: Handed) -> None:
-        daemon.resubmissions.take_in(handed.kept)
         for server in daemon.pool:
             server.lent = handed.needs.get(name_of(server), 0)
         daemon.dispatcher.scheduler.clients.lent = handed.running
@@ -149,8 +148,6 @@ class Predecessor:
         if moved is not None:
             daemon.resubmissions.moved[connection] = moved.left
             self._moved[moved.left.next_id] = moved
-            if moved.program is not None and daemon.access.programs is not None:
-                daemon.access.programs.learn(connection, moved.program)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client)
 
     def _admitted(self, daemon: Daemon, exchange: Exchange) -> None:

@@ -17,7 +17,6 @@ from clairvoyant_cli.proxy import place
 from clairvoyant_cli.proxy.access.programs import Program, Programs
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.learning.persistence import Persistence
-from clairvoyant_cli.proxy.requests.kept_places import KeptPlace, Left, Resubmissions
 from clairvoyant_cli.scheduler.job import FIRST
 from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.state.client import ControlClient
@@ -146,7 +145,7 @@ async def test_what_is_known_of_a_request_is_passed_on(promoted: bool) -> None:
         dispatcher.set_urgency(dispatcher.live[job.id], 0, UrgencySource.OPERATOR)
         if promoted:
             scheduler.promote(job.id, 0.0)
-        async with before.replaced(programs=Programs(lambda ends: {})) as new:
+        async with before.replaced(programs=known) as new:
             state = await until(new, lambda state: state.waits == 1)
             assert state.queue[0].cause == ("promoted" if promoted else "urgent")
             (same,) = new.dispatcher.scheduler
@@ -300,12 +299,3 @@ async def test_another_program_at_the_address_is_not_replaced() -> None:
         with pytest.raises(ClairvoyantError, match="not by a daemon of this account"):
             async with serving(NOWHERE, replace=True, listen=listen):
                 pass
-
-
-def test_kept_places_go_over() -> None:
-    before, after = Resubmissions(), Resubmissions()
-    kept = KeptPlace("ann", "", 7, Left("a-1", 3.0, 10.0))
-    before.take_in([kept])
-    after.take_in(before.export())
-    assert not before
-    assert after.export() == [kept]

@@ -81,16 +81,6 @@ class Programs:
                 self._first.add({connection.ends: named})
         return named
 
-    def known(self, connection: ConnectedClient) -> Program | None:
-        """Return the program of a connection if it has been found."""
-        named = self._named.get(connection)
-        return named.result() if named is not None and named.done() else None
-
-    def learn(self, connection: ConnectedClient, program: Program) -> None:
-        """Take what another daemon has found."""
-        named = self._named[connection] = asyncio.get_running_loop().create_future()
-        named.set_result(program)
-
 
 class _Search:
     """One kind of search, and the next for what it does not find."""

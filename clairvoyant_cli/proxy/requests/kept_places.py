@@ -5,10 +5,8 @@ the youngest: two of them swap places at each time-out, and tau never reaches th
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from clairvoyant_cli.http.limits import ConnectedClient
@@ -33,15 +31,6 @@ class Left:
         return f"{first}.{int(attempts or 1) + 1}"
 
 
-class KeptPlace(NamedTuple):
-    """A kept place, for another daemon."""
-
-    principal: str
-    claimed: str
-    prompt_hash: int
-    left: Left
-
-
 @dataclass(slots=True)
 class Resubmissions:
     """The requests whose clients left before any answer. One is the same as another if its principal,
@@ -64,38 +53,14 @@ class Resubmissions:
             return
         if of.prompt_hash is None:
             return
-        left_now = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
-        self._keep(KeptPlace(of.principal, of.claimed, of.prompt_hash, left_now))
-
-    def _keep(self, place: KeptPlace) -> None:
-        key = place.claimed, place.prompt_hash
-        kept = self._left.setdefault(place.principal, OrderedDict())
+        key = of.claimed, of.prompt_hash
+        kept = self._left.setdefault(of.principal, OrderedDict())
         self._number += key not in kept
-        kept[key] = place.left
+        kept[key] = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
         kept.move_to_end(key)
         if self._number > MAX_KEPT:
             most = max(self._left, key=lambda client: len(self._left[client]))
             self._take(most, next(iter(self._left[most])))
-
-    def __bool__(self) -> bool:
-        """Whether any place is kept."""
-        return bool(self._left)
-
-    def export(self) -> list[KeptPlace]:
-        """Return all kept places, and keep them no longer."""
-        places = [
-            KeptPlace(principal, claimed, prompt_hash, left)
-            for principal, kept in self._left.items()
-            for (claimed, prompt_hash), left in kept.items()
-        ]
-        self._left.clear()
-        self._number = 0
-        return places
-
-    def take_in(self, places: Iterable[KeptPlace]) -> None:
-        """Keep the places that another daemon kept."""
-        for place in places:
-            self._keep(place)
 
     def take(
         self, client: str, claimed: str, chain: Chain, now: float, *, waiting: int, moved: Left | None = None

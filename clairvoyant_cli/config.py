@@ -334,12 +334,6 @@ class ServeConfig:
         "rules in [stable_prefix]. `off`: forward every request unchanged.",
         one_of(STABLE_PREFIX),
     )
-    hold_context: bool = setting(
-        False,
-        None,
-        "If a request asks Ollama for a smaller context (`num_ctx`) than its model is loaded with, raise it. "
-        "Otherwise Ollama loads the model again.",
-    )
     no_self_test: bool = setting(
         False, None, "Do not test in idle time whether the server can continue preempted answers."
     )
@@ -446,6 +440,7 @@ FORMER = {
     "slot_budget": Former("0.3"),
     "runaway_tokens": Former("0.3", int),
     "repeats": Former("0.3", int),
+    "hold_context": Former("0.4", bool),
     "no_keep_place": Former("0.4", bool),
     "overload_status": Former("0.4", int),
     "no_programs": Former("0.4", bool),

@@ -4,7 +4,6 @@ text in them, and bodies that are too long to decode at once.
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -20,7 +19,6 @@ from clairvoyant_cli.protocols.lenient_json import (
     is_given,
     is_list,
     is_object,
-    is_plain,
     is_text,
     object_in,
     text,
@@ -85,22 +83,6 @@ class RequestBody(msgspec.Struct, gc=False):
     keep_alive: Raw = ABSENT
     name: Raw = ABSENT  # the model, in old requests for `/api/show`
     debug_render_only: Raw = msgspec.field(default=ABSENT, name="_debug_render_only")
-
-
-CONTEXT_ASKED = re.compile(rb'("num_ctx"\s*:\s*)[0-9]+(?=\s*[,}])')
-
-
-def with_context(body: bytes, context: int) -> bytes | None:
-    """Return a request's body with `num_ctx` in its options set to `context` tokens; None if the place of
-    that number is not certain, or the body means something else to Ollama.
-    """
-    with suppress(msgspec.DecodeError):
-        options = bytes(BODY.decode(body).options)
-        changed, found = CONTEXT_ASKED.subn(rb"\g<1>%d" % context, options)
-        certain = found == 1 and body.count(options) == 1
-        if certain and is_plain(body, ("model", "options")) and is_plain(options, ("num_ctx",)):
-            return body.replace(options, changed)
-    return None
 
 
 class Nested(msgspec.Struct, gc=False):

@@ -76,7 +76,6 @@ class ParsedRequest:
     choices: int = 1  # multiplies the answer's cost
     prompt_tokens: float = 0.0
     affinity: str = ""
-    held_context: int = 0  # it is sent with this context in place of the one that it asks for; 0: it is not
     priority: int = 0
     bypass: str = ""  # why it does not wait in the queue, "" if it does
     opening: int = 0  # bytes before the body's first field, 0 if unknown

@@ -37,7 +37,6 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
 from clairvoyant_cli.proxy.requests.encoder import Encode, SecondOpinions
-from clairvoyant_cli.proxy.requests.held_contexts import HeldContexts
 from clairvoyant_cli.proxy.requests.kept_places import Resubmissions
 from clairvoyant_cli.proxy.requests.passthrough import Passthrough
 from clairvoyant_cli.proxy.requests.preemption import Preemption
@@ -211,7 +210,6 @@ class Daemon:
             silent_s=config.silent_s,
             max_answer_s=config.max_answer_s,
             predictor=predictor,
-            held=HeldContexts(dispatcher, say) if config.hold_context else None,
         )
         self.passthrough = Passthrough(pool, access, refusals)
         self.second_opinions = (

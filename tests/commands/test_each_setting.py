@@ -227,7 +227,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
         configured(lambda c: c.prefix_rules.move),
         "^Now: .*$",
     ),
-    "hold_context": (True, composed(lambda d: d.serving.held is not None), True),
     "no_self_test": (True, self_tests, False),
     "freeze": (True, frozen, True),
     "history_days": (7, opened(lambda call: call.kwargs["bounds"].days), 7),

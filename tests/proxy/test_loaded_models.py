@@ -10,7 +10,6 @@ import pytest
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.kinds.ollama import full_name
-from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, Phase
@@ -182,15 +181,3 @@ def test_options_other_than_the_context_are_remembered() -> None:
     for affinity, plain in (("a:latest num_ctx=8192", True), ("a:latest num_ctx=8192 num_gpu=9", False)):
         residents.answered(asked("a", affinity), 200)
         assert residents.is_plain("a") is plain
-
-
-def test_where_the_context_is_held_any_context_needs_the_same_unless_other_options_are_asked_for() -> None:
-    queue = scheduler()
-    residents = LoadedModels(queue, "ollama")
-    residents.holds = True
-    residents.listed(["a:latest"], [])
-    asks = [ParsedRequest("a", affinity=f"a num_ctx={asked}") for asked in ("512", "8192", "512 num_gpu=9")]
-    prices = [queue.fleet.residency.price_s("ollama", residents.affinity_of(parsed)) for parsed in asks]
-    assert prices == [0.0, 0.0, ASSUMED_LOAD_S]
-    residents.loaded_with([LoadedModel("a:latest", context=4096)], [])
-    assert [residents.context_of(parsed) for parsed in asks] == [4096, 8192, 2048]

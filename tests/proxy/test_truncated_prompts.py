@@ -10,7 +10,6 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.doctor.proxy import check_daemon
-from clairvoyant_cli.protocols.request_bodies import with_context
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests.truncations import Length, is_truncated
 from clairvoyant_cli.state.encoding import decode, encode
@@ -175,51 +174,3 @@ async def test_a_conversation_that_begins_with_a_picture_alone_goes_on() -> None
                 {"role": "user", "content": "what colour?"},
             ]
         assert daemon.snapshot().counters.completed == 2
-
-
-@pytest.mark.parametrize(
-    ("holds", "options", "read"),
-    [
-        (False, {"num_ctx": 2048}, 1026),
-        (True, {"num_ctx": 2048}, 3000),
-        (True, {"num_ctx": 2048, "num_gpu": 9}, 1026),  # the model is loaded again anyway
-        (True, {"num_ctx": 8192}, 3000),
-    ],
-)
-async def test_a_smaller_context_is_raised_to_the_loaded_one_where_that_is_wanted(
-    holds: bool, options: dict[str, int], read: int
-) -> None:
-    async with ollama(hold_context=holds) as (daemon, client, _):
-        for _ in range(2):
-            answer = json.loads((await ask(client, WORD * 3000, path="/api/chat", **options)).body)
-            assert answer["prompt_eval_count"] == read
-        told = [text for _, _, text in daemon.journal.events if "smaller context" in text]
-        assert len(told) == (holds and read == 3000 and options["num_ctx"] < CONTEXT)
-        loads = daemon.pool.queue.fleet.residency.load_s
-        assert (f"m:latest num_ctx={options['num_ctx']}" in loads) is not holds  # any context needs the same
-
-
-@pytest.mark.parametrize(
-    ("body", "changed"),
-    [
-        (b'{"options": {"num_ctx" : 2048, "stop": ["\\"num_ctx\\": 5"]}}', b'"num_ctx" : 4096,'),
-        (
-            b'{"messages": [{"content": "{\\"num_ctx\\": 7}"}], "options": {"num_ctx": 7}}',
-            b'{"num_ctx": 4096}}',
-        ),
-        (b'{"metadata": {"num_ctx": 7}, "options": {"num_ctx": 7}}', None),  # the same twice
-        (b'{"options": {"num_ctx": 7, "num_ctx": 8}}', None),
-        (b'{"options": {"num_ctx": 7, "num\\u005fctx": 8}}', None),
-        (b'{"options": {"num_gpu": 1}, "options": {"num_ctx": 7}}', None),  # Go merges them
-        (b'{"Options": {"num_gpu": 1}, "options": {"num_ctx": 7}}', None),  # for Go they are the same
-        (b'{"model": "m", "options": {"num_ctx": 7}, "MODEL": "n"}', None),
-        (b'{"options": {"num_ctx": "7"}}', None),
-        (b'{"options": {"num_ctx": 7}', None),
-    ],
-)
-def test_a_context_is_changed_only_where_it_is_certain(body: bytes, changed: bytes | None) -> None:
-    new = with_context(body, 4096)
-    assert (new is None) is (changed is None)
-    if new is not None and changed is not None:
-        assert changed in new
-        assert new.replace(b"4096", b"2048" if b"2048" in body else b"7") == body

@@ -44,7 +44,6 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
 )
 from clairvoyant_cli.proxy.requests.heartbeat import Heartbeat
-from clairvoyant_cli.proxy.requests.held_contexts import HeldContexts
 from clairvoyant_cli.proxy.requests.preemption import Preemption, UnfitError
 from clairvoyant_cli.proxy.requests.refusals import Refusals
 from clairvoyant_cli.proxy.requests.relay import (
@@ -110,7 +109,6 @@ class Serving:
     silent_s: float | None
     max_answer_s: float | None
     predictor: Predictor
-    held: HeldContexts | None = None
 
     async def stop(self, exchange: Exchange) -> None:
         """Return when the server has stopped working for an exchange, or for as long as that may take."""
@@ -210,8 +208,6 @@ class ServedRequest:
         self.stamps = server.stamps
         limit = self._limited()
         try:
-            if self.serving.held is not None:
-                await self.serving.held.hold(exchange, request, server)
             onward = await self.serving.preemption.request_for(exchange, attempt, request, server)
             upstream = attempt.connection = await server.upstream.connect()
             request.holds_slot = True

@@ -205,7 +205,6 @@ class ServerLifecycle:
         if server.adapter.SWAPS_MODELS:
             fixed.discard(server.id)
             server.loaded = LoadedModels(self.dispatcher.scheduler, server.id, server.known_as)
-            server.loaded.holds = self.config.hold_context
         else:
             fixed.add(server.id)
             server.loaded = None

@@ -17,20 +17,13 @@ ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ord
 MIN_LOAD_S = 0.5  # Ollama reports a few milliseconds of `load_duration` for a model that was there already
 LONGEST_LOAD_S = 600.0  # Ollama gives up after five minutes (OLLAMA_LOAD_TIMEOUT): longer reports are wrong
 ASKED_CONTEXT = re.compile(r" num_ctx=([0-9]+)")
-HELD_CONTEXT = " num_ctx=0"  # in place of any
 LEAST_CONTEXT = 2048  # that a model which reads images is loaded with, whatever is asked (server/sched.go)
 MAX_AFFINITIES = 200  # load times that are remembered, by last use: clients choose the runner's options
 
 
 def asked_context(parsed: ParsedRequest) -> int | None:
-    """Return the context that a request asks for (`num_ctx`), or is sent with in place of it, in tokens."""
+    """Return the context that a request asks for (`num_ctx`), in tokens."""
     asked = ASKED_CONTEXT.search(parsed.affinity)
-    return parsed.held_context or (int(asked[1]) if asked else None)
-
-
-def asked_context_alone(parsed: ParsedRequest) -> int | None:
-    """Return the context that a request asks for, None if it asks for other options of the runner too."""
-    asked = ASKED_CONTEXT.fullmatch(parsed.affinity.removeprefix(parsed.model))
     return int(asked[1]) if asked else None
 
 
@@ -38,11 +31,8 @@ class LoadedModels:
     """Keeps a scheduler's residency in step with one server.
 
     Only models that the server has answered for, or lists as loaded, have a load time of their own; others
-    have the assumed one. So made-up names do not affect real models. Where the context is held (`holds`),
-    requests that differ in nothing but the context need the same.
+    have the assumed one. So made-up names do not affect real models.
     """
-
-    holds = False
 
     def __init__(self, scheduler: Scheduler, server: str, known_as: Callable[[str], str] = full_name) -> None:
         self._residency = scheduler.fleet.residency
@@ -60,9 +50,7 @@ class LoadedModels:
         """Return what a request needs loaded, in one spelling."""
         if not parsed.model:
             return ""
-        held = self.holds and asked_context_alone(parsed) is not None
-        options = HELD_CONTEXT if held else parsed.affinity.removeprefix(parsed.model)
-        return self._known_as(parsed.model) + options
+        return self._known_as(parsed.model) + parsed.affinity.removeprefix(parsed.model)
 
     def is_plain(self, model: str) -> bool:
         """Whether a model was asked for with no option but a context, as far as is known."""
@@ -98,8 +86,6 @@ class LoadedModels:
             return
         names = [self._known_as(name) for name in names]
         loaded = {self._affinity_of.get(name, name) for name in names}
-        if self.holds:
-            loaded |= {name + HELD_CONTEXT for name in names if self.is_plain(name)}
         for affinity in loaded:
             self._remember(affinity, None)
         if loaded:
@@ -111,9 +97,8 @@ class LoadedModels:
         """
         if not _may_load(live):
             listed = {self._known_as(each.name): each.context for each in models if each.context}
-            self._contexts = {name + HELD_CONTEXT: context for name, context in listed.items()}
             known = ((self._affinity_of.get(name), context) for name, context in listed.items())
-            self._contexts |= {affinity: context for affinity, context in known if affinity}
+            self._contexts = {affinity: context for affinity, context in known if affinity}
 
     def _seen_load_s(self, exchange: Exchange) -> float | None:
         """Return how long a load took by the time before the answer, where the server tells the rest."""

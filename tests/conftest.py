@@ -25,7 +25,7 @@ transports: Any = httpx._transports.default
 transports.create_ssl_context = cache(transports.create_ssl_context)
 
 # On a busy machine an example may take any time; no test asserts how long something takes.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=40)
 settings.load_profile("patient")
 
 

@@ -110,7 +110,7 @@ def test_bench_errors_are_one_line(words: tuple[str, ...]) -> None:
 
 
 def test_a_report_of_several_utilisations_draws_the_gain(tmp_path: Path) -> None:
-    words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "16")
+    words = ("poisson", "--backend", "replay", "--virtual-time", "--runs", "1", "--requests", "10")
     arms = ("--arm", "fcfs", "--arm", "bounded@classes:36", "--arm", "oracle")
     said = findings(*words, *arms, "--rho", "0.6", "--rho", "0.9", "--report", str(tmp_path / "r.md"))
     assert {each["load"] for each in said["arms"]} == {"rho 0.6", "rho 0.9"}

@@ -94,7 +94,7 @@ def test_a_route_pins_requests_to_workers() -> None:
 
 
 @given(st.integers(0, 1000), st.sampled_from(sorted(ALL_POLICIES)), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
     seed: int, policy: str, slots: int
 ) -> None:
@@ -112,7 +112,7 @@ def test_every_request_is_served_once_and_the_same_seed_gives_the_same_run(
 
 
 @given(st.integers(0, 1000), st.sampled_from(["fcfs", "sjf", "bounded", "boost", "quartz", "rr"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_last_answer_comes_at_the_same_time_under_any_order(seed: int, policy: str) -> None:
     """Work conservation: one slot that never idles is done with a burst when its work is done."""
     workload = burst(np.random.default_rng(seed), (10, 10), TwoNormals(), 0.0)
@@ -126,7 +126,7 @@ def test_the_last_answer_comes_at_the_same_time_under_any_order(seed: int, polic
     ),
     st.sampled_from([0.0, 10.0, 40.0]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_wait_exceeds_the_bound_the_default_states(
     requests: list[tuple[float, float, float]], tau_s: float
 ) -> None:

@@ -15,7 +15,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 from tests.lab import theory
 
 RATE_PER_S = 0.7
-REQUESTS = 1000
+REQUESTS = 500
 SRPT = Policy(
     "srpt",
     key := attrgetter("remaining_s"),

@@ -48,7 +48,7 @@ def check_sane(prediction: Prediction) -> None:
 
 
 @given(VIEWS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_request_gets_a_sane_record(view: PromptView) -> None:
     check_sane(LEXICAL.predict(view))
 

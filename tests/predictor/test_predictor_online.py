@@ -293,7 +293,7 @@ def test_it_learns_what_follows_a_tools_result() -> None:
 def test_many_answers_leave_the_regression_sound() -> None:
     correction, generator = Correction(12), np.random.default_rng(1)
     weights = generator.normal(0, 0.5, 12)
-    for _ in range(8_000):
+    for _ in range(2_000):
         dense = generator.normal(0, 1, 12).astype(np.float32)
         features = Features.of(generator.integers(0, 90, 20).astype(np.uint32), 0, dense)
         correction.learn(features, 5.0, 5.0 + float(dense @ weights) + generator.normal(0, 0.5))

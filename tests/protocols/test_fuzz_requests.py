@@ -100,7 +100,6 @@ async def _exchange(requests: list[tuple[str, str, list[tuple[bytes, bytes]], by
         assert not daemon.dispatcher.live
 
 
-@settings(max_examples=100, deadline=None)
 @given(paths, bodies, st.sampled_from([*ADAPTERS, OTHER]))
 def test_reading_a_body_never_raises_and_what_is_read_is_usable(
     path: str, body: bytes, adapter: Adapter

@@ -128,7 +128,7 @@ async def test_a_tools_result_holds_parts_of_its_own() -> None:
     assert view_of(await read("/v1/messages", chat([deeper, "river"]))).prompt == "\nriver"
 
 
-@settings(max_examples=30)
+@settings(max_examples=8)
 @given(
     st.lists(st.sampled_from(["word ", "é", "🙂\n", '"', "\\"]), min_size=1, max_size=3).map("".join),
     st.lists(st.floats(0, 1), max_size=20),

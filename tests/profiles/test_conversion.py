@@ -18,6 +18,7 @@ from types import FrameType
 import pytest
 
 from clairvoyant_cli.proxy.learning.tau_learning import learned_of
+from profiles import rescue
 from profiles.database import COPY_KEPT_S, ProfilesError, open_database, reading
 from profiles.history import Span, forget, newest
 from profiles.schema import SCHEMA_VERSION
@@ -29,6 +30,7 @@ from tests.fakes.remembered import FINISHED, four_at_once, recorded
 MADE = sorted((Path(__file__).parent / "databases").glob("*.sql"))
 PROMPTS_FROM, COMPARED_FROM = 13, 12  # the schemas since which bodies are recorded, and gains
 REQUESTS = 3
+MISSED = 1000  # numbers without a row that are looked up, one after the other
 
 
 def made(sql: Path, folder: Path) -> Path:
@@ -230,7 +232,10 @@ def test_a_copy_that_was_used_is_named_and_not_erased(old: Path) -> None:
 
 
 @pytest.mark.parametrize("noise", [bytes(4096), b"\xa5" * 4096], ids=["zeros", "noise"])
-def test_a_daemon_keeps_what_can_be_read_around_a_damaged_page(tmp_path: Path, noise: bytes) -> None:
+def test_a_daemon_keeps_what_can_be_read_around_a_damaged_page(
+    tmp_path: Path, noise: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescue, "MOST_MISSED", MISSED)
     path, count = tmp_path / "c.db", 600
     writer = Writer(path)
     for number in range(count):
@@ -304,8 +309,12 @@ def overwrite_history(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [drop_history, overwrite_history])
 def test_what_cannot_be_converted_is_dropped_alone(
-    old: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    old: Path,
+    damage: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rescue, "MOST_MISSED", MISSED)
     damage(old)
     with caplog.at_level(logging.WARNING, "clairvoyant"):
         Writer(old).close()

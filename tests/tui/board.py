@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
 from clairvoyant_cli.demo.simulated_machine import simulated_machine
@@ -97,6 +98,7 @@ def remember(app: Top, history: History, hardware: Hardware | None) -> None:
 def screen_text(app: Top) -> str:
     """Return what is on the screen, a line for a line, without what is blank at the end of each."""
     height = app.size.height
+    visible_screen_stack.set(app._background_screens)
     strips = app.screen._compositor.render_strips()
     lines = ["".join(segment.text for segment in strip).rstrip() for strip in strips[:height]]
     return "\n".join(lines) + "\n"

@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from textual._compositor import Compositor
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +33,19 @@ def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("textual.app.wait_for_idle", idle)
     monkeypatch.setattr("textual.pilot.wait_for_idle", idle)
+
+
+@pytest.fixture(autouse=True)
+def _no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal Textual throws away each frame that it has drawn. A test draws the screen that it
+    looks at.
+    """
+    draw = Compositor.render_update
+
+    def render_update(compositor: Compositor, full: bool = False, **how: Any) -> Any:
+        if full:  # a picture is saved
+            return draw(compositor, full, **how)
+        compositor._dirty_regions.clear()
+        return None
+
+    monkeypatch.setattr(Compositor, "render_update", render_update)

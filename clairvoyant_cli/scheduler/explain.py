@@ -4,7 +4,6 @@ The job that would start now is first, the others follow in the order of their p
 place under first-come-first-served beside it, by the same predictions.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
@@ -32,7 +31,6 @@ class Standing(NamedTuple):
     left_s: float  # how long it is predicted to take once it starts
     tau_s: float | None = None  # its starvation timeout, None if the guard does not apply to it
     overdue_s: float | None = None  # the time past it, negative before
-    overdue_more: int = 0  # jobs that are past theirs by more
 
 
 class Standings(Sequence[Standing]):
@@ -64,7 +62,6 @@ class Standings(Sequence[Standing]):
         self._by_guard = choice.job if choice and choice.reason is Reason.TAU else None
         self._left_s = [job.remaining_s for job in self.jobs]
         self._before_s = list(accumulate(self._left_s, initial=running_s))
-        self._latest: list[float] | None = None
         self._before_fcfs_s: list[float] = []
         self._place_fcfs: list[int] = []
         self._starts = StartForecast(scheduler, self.jobs, now)
@@ -134,7 +131,6 @@ class Standings(Sequence[Standing]):
             self._left_s[place],
             tau_s,
             late_s,
-            0 if late_s is None or late_s <= 0.0 else self._later_than(late_s),
         )
 
     def _tau_s(self, job: Job) -> float | None:
@@ -144,14 +140,8 @@ class Standings(Sequence[Standing]):
     @property
     def late(self) -> int:
         """How many are past their tau."""
-        return self._later_than(0.0)
-
-    def _later_than(self, late_s: float) -> int:
-        if self._latest is None:
-            found = [(job.arrival_s, self._tau_s(job)) for job in self.jobs]
-            late = [self._now - arrival_s - tau_s for arrival_s, tau_s in found if tau_s is not None]
-            self._latest = sorted([late_s for late_s in late if late_s > 0.0])
-        return len(self._latest) - bisect_right(self._latest, late_s)
+        found = [(job.arrival_s, self._tau_s(job)) for job in self.jobs]
+        return sum([tau_s is not None and self._now - arrival_s > tau_s for arrival_s, tau_s in found])
 
     def _cause(self, job: Job, late_s: float | None) -> Cause:
         if job.held or job.parked:
@@ -218,7 +208,7 @@ def _in_order(standing: Standing, scheduler: Scheduler, name_of: NameOf) -> str:
     if standing.by_guard:
         return f"Past tau by {over_s:.0f} s: the starvation guard starts it next."
     if standing.rank > 1 and over_s > 0.0:
-        return f"Past tau by {over_s:.0f} s, {_why_not_yet(standing, scheduler)} {before}"
+        return f"Past tau by {over_s:.0f} s: the starvation guard starts such requests now and then. {before}"
     text = "Its model has to be loaded in place of another. " * (standing.cause is Cause.SWAP) + before
     if standing.overdue_s is not None and standing.rank > 1:
         text += f" Past tau in {-standing.overdue_s:.0f} s."
@@ -232,21 +222,6 @@ _WORDS: dict[Cause, Callable[[Standing, Scheduler, NameOf], str]] = {
     Cause.LIMIT: _limit,
     Cause.PROMOTED: lambda standing, *_: f"Moved to the front by an operator. {_before(standing)}",
 }
-
-
-def _why_not_yet(standing: Standing, scheduler: Scheduler) -> str:
-    guard = scheduler.policy.guard
-    if scheduler.policy.by_share and len(scheduler.clients.waiting) > 1:
-        return "the guard starts one request per client and tau while several clients wait."
-    if standing.overdue_more or guard is None:
-        others = _plural(standing.overdue_more, "other")
-        return f"but {others} by more: the guard starts those first."
-    if scheduler.guard.since < guard.every:
-        return f"the guard acts after {guard.every - scheduler.guard.since} more starts by policy."
-    return (
-        f"but the guard starts it only once it has waited {guard.stretch:g} times as long as the request "
-        "the policy would start."
-    )
 
 
 def _before(standing: Standing) -> str:

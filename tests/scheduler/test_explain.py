@@ -69,12 +69,12 @@ def test_past_tau_a_place_is_by_size_while_the_guard_starts_none() -> None:
 def test_only_the_job_started_by_the_guard_has_cause_guard() -> None:
     jobs = [Job(f"{n}", float(n), p_long=1.0 - n / 10.0, cost_s=10.0 - n) for n in range(5)]
     found = standing(waiting("sjf", jobs, tau_s=10.0), 12.5)
-    assert [(each.cause, each.rank, each.overdue_more) for each in (found[n] for n in "01234")] == [
-        (Cause.GUARD, 1, 0),
-        (Cause.GUARD, 2, 1),
-        (Cause.GUARD, 3, 2),
-        (Cause.SIZE, 5, 0),
-        (Cause.SIZE, 4, 0),
+    assert [(each.cause, each.rank) for each in (found[n] for n in "01234")] == [
+        (Cause.GUARD, 1),
+        (Cause.GUARD, 2),
+        (Cause.GUARD, 3),
+        (Cause.SIZE, 5),
+        (Cause.SIZE, 4),
     ]
     assert [each.by_guard for each in (found[n] for n in "012")] == [True, False, False]
     assert found["4"].overdue_s == pytest.approx(-1.5)

@@ -62,6 +62,10 @@ class ServerSlots:
         )
         return most + _most_tokens(job) <= self.shared_tokens
 
+    def unread_tokens(self, job: Job) -> float:
+        """Return the tokens of a job's prompt that its KV cache should not have."""
+        return max(job.prompt_tokens - self.cache.expected(job.prefix).tokens, 0.0)
+
     def full(self) -> frozenset[str]:
         """Return the affinities that have all the slots which they may have."""
         if not self.model_slots:
@@ -194,11 +198,8 @@ class Fleet:
         full_s = least_s = inf
         for server in self.servers.values() if job.prefix.hashes else ():
             if server.speed is not None and (not job.able or server.id in job.able):
-                own_s = server.speed.seconds(job.prompt_tokens, job.tokens)
-                full_s = min(full_s, own_s)
-                if cached := server.cache.cached_tokens(job.prefix):
-                    own_s = server.speed.seconds(max(job.prompt_tokens - cached, 0.0), job.tokens)
-                least_s = min(least_s, own_s)
+                full_s = min(full_s, server.speed.seconds(job.prompt_tokens, job.tokens))
+                least_s = min(least_s, server.speed.seconds(server.unread_tokens(job), job.tokens))
         saved_s = full_s - least_s if full_s < inf else 0.0
         if saved_s != job.saved_s:
             job.saves(saved_s - job.saved_s)
@@ -208,8 +209,7 @@ class Fleet:
         server = self.servers[server_id]
         if server.speed is None or (job.able and server_id not in job.able):
             return 0.0
-        left = max(job.prompt_tokens - server.cache.cached_tokens(job.prefix), 0.0)
-        return max(job.cost_s - server.speed.seconds(left, job.tokens), 0.0)
+        return max(job.cost_s - server.speed.seconds(server.unread_tokens(job), job.tokens), 0.0)
 
     def own_s(self, job: Job, server: ServerSlots) -> float:
         """Return the predicted seconds of a job on a server: loading, uncached prefill, remaining decode."""
@@ -221,8 +221,7 @@ class Fleet:
         """
         if server.speed is None:
             return remaining_s
-        left = max(job.prompt_tokens - server.cache.cached_tokens(job.prefix), 0.0)
-        run_s = server.speed.seconds(left, job.tokens)
+        run_s = server.speed.seconds(server.unread_tokens(job), job.tokens)
         if (job.done_tokens or job.read_s) and job.cost_s:
             run_s *= remaining_s / job.cost_s
         return run_s
@@ -257,8 +256,7 @@ class Fleet:
         """Return the seconds from a start on a server to the first token: loading and uncached prefill."""
         read_s = self.residency.price_s(server.id, job.affinity)
         if server.speed is not None:
-            left = job.prompt_tokens - server.cache.cached_tokens(job.prefix)
-            read_s += server.speed.seconds(max(left, 0.0), 0.0)
+            read_s += server.speed.seconds(server.unread_tokens(job), 0.0)
         return read_s
 
     def open_to(self, job: Job, server: ServerSlots, now: float) -> bool:

@@ -143,15 +143,6 @@ class ServerCache:
         cached = tokens if needs <= self.room_tokens else shared
         return Expected(cached * self.reuse, tokens, needs, min(shared, tokens))
 
-    def cached_tokens(self, chain: Chain) -> float:
-        """Return the tokens of a prompt that should be cached."""
-        if not chain.hashes or chain.hashes[0] not in self._where:
-            return 0.0
-        if self.room_tokens < inf:
-            return self.expected(chain).tokens
-        kept, at = self._most_shared(chain)  # nothing is evicted: no need to add up what is behind the slots
-        return 0.0 if kept is None else kept.shares(chain, at) * self.reuse
-
     def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> Expected:
         """Record that a slot now reads a prompt; return what it should have had of it. The conversation takes
         the place of its earlier turn.

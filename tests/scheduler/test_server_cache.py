@@ -25,14 +25,14 @@ def serve(cache: ServerCache, name: str, prompt: Chain, tokens: float = 100.0) -
 def test_a_next_turn_finds_the_prompt_and_the_answer() -> None:
     cache = ServerCache()
     serve(cache, "1", chain("system", "hi"), 230.0)
-    assert cache.cached_tokens(chain("system", "hi", "answer", "more")) == 230.0
+    assert cache.expected(chain("system", "hi", "answer", "more")).tokens == 230.0
 
 
 def test_another_conversation_finds_the_pieces_that_both_have() -> None:
     cache = ServerCache()
     serve(cache, "1", chain("system", "hi"), 230.0)
-    assert cache.cached_tokens(chain("system", "yo")) == 100.0
-    assert cache.cached_tokens(chain("other", "hi")) == 0.0
+    assert cache.expected(chain("system", "yo")).tokens == 100.0
+    assert cache.expected(chain("other", "hi")).tokens == 0.0
 
 
 def test_a_next_turn_takes_the_place_of_the_turn_before() -> None:
@@ -40,8 +40,8 @@ def test_a_next_turn_takes_the_place_of_the_turn_before() -> None:
     serve(cache, "1", chain("a"))
     serve(cache, "2", chain("a", "b", "c"), 350.0)
     assert len(cache.contexts) == 1
-    assert cache.cached_tokens(chain("a", "b", "c", "d")) == 350.0
-    assert cache.cached_tokens(chain("a", "x")) == pytest.approx(100.0)
+    assert cache.expected(chain("a", "b", "c", "d")).tokens == 350.0
+    assert cache.expected(chain("a", "x")).tokens == pytest.approx(100.0)
 
 
 def test_the_size_is_learned_from_a_conversation_that_is_gone() -> None:
@@ -52,9 +52,9 @@ def test_the_size_is_learned_from_a_conversation_that_is_gone() -> None:
     assert (expected.tokens, expected.needs_tokens) == (500.0, 1000.0)
     cache.learn_cached(expected, 0.0)
     assert cache.room_tokens == 500.0
-    assert cache.cached_tokens(chain("a", "more")) == 0.0
-    assert cache.cached_tokens(chain("b", "more")) == 500.0
-    assert cache.cached_tokens(chain("c", "more")) == 500.0, "which is in the slot"
+    assert cache.expected(chain("a", "more")).tokens == 0.0
+    assert cache.expected(chain("b", "more")).tokens == 500.0
+    assert cache.expected(chain("c", "more")).tokens == 500.0, "which is in the slot"
     cache.learn_cached(cache.expected(chain("b", "more")), 490.0)
     assert cache.room_tokens == 750.0
     cache.learn_cached(cache.expected(chain("a", "more")), 490.0)  # what was gone had another cause
@@ -67,10 +67,10 @@ def test_a_server_that_drops_its_cache_whole_is_found_out() -> None:
     for _ in range(20):
         cache.learn_cached(cache.expected(chain("a", "b")), 0.0)
     assert cache.room_tokens == inf
-    assert cache.cached_tokens(chain("a", "b")) < 10.0
+    assert cache.expected(chain("a", "b")).tokens < 10.0
     for _ in range(20):
         cache.learn_cached(cache.expected(chain("a", "b")), 500.0)
-    assert cache.cached_tokens(chain("a", "b")) == pytest.approx(500.0, rel=0.01)
+    assert cache.expected(chain("a", "b")).tokens == pytest.approx(500.0, rel=0.01)
 
 
 def test_how_many_sessions_it_holds() -> None:

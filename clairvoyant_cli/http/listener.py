@@ -87,7 +87,7 @@ class ClientConnection(asyncio.Protocol):
         self._received = 0
         self._sent = 0
         self._taken = 0
-        self.silent_s = 0.0  # in which nothing has come that is read
+        self.silent_s = 0.0  # in which nothing has come that is read, nor gone through a tunnel
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.peer} {self._request or 'idle'}>"
@@ -98,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
         answer as long as it carries anything.
         """
         if self._tunnel is not None:
-            return asyncio.get_running_loop().time() - self._idle_since > TUNNEL_QUIET_S and not self.unsent
+            return self.silent_s > TUNNEL_QUIET_S and not self.unsent
         return self._request is None and not (self._reader.held or self.unsent)
 
     @property
@@ -154,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes | bytearray) -> None:
         data = bytes(data)  # asyncio's Proactor hands in a bytearray after a pause; bytes are not copied
         if self._tunnel is not None:
-            self._idle_since = asyncio.get_running_loop().time()
+            self.silent_s = 0.0
             self._tunnel(data)
         elif self._dropped_bytes is not None:
             self._dropped_bytes += len(data)
@@ -450,7 +450,7 @@ class ClientConnection(asyncio.Protocol):
         if self._half_closed:
             self.abort()
             return
-        self._tunnel, self._idle_since = receive, asyncio.get_running_loop().time()
+        self._tunnel, self.silent_s = receive, 0.0
         rest = self._reader.rest()
         if rest:
             receive(rest)
@@ -461,7 +461,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and data and not self._ending:
             self._sent += len(data)
             if self._tunnel is not None:
-                self._idle_since = asyncio.get_running_loop().time()
+                self.silent_s = 0.0
             self._transport.write(data)
 
     def pause_reading(self) -> None:

@@ -28,13 +28,6 @@ TURN_BYTES = 256 * 1024
 Piece = bytes | memoryview
 
 
-def _free(pieces: list[Piece]) -> None:
-    """Drop the pieces of a body, one in a turn of the loop."""
-    pieces.pop()
-    if pieces:
-        asyncio.get_running_loop().call_soon(_free, pieces)
-
-
 class BodySink(Protocol):
     """Where a request's body flows while it is still arriving."""
 
@@ -278,10 +271,7 @@ class Request:
 
     def _clear(self) -> None:
         self._size = self._filled = 0
-        pieces, self._pieces = self._pieces, []
-        self._block = None
-        if pieces and isinstance(pieces[-1], memoryview):
-            _free(pieces)
+        self._pieces, self._block = [], None
 
     def discard(self) -> None:
         """Forget the body, what has come of it and what may come; the sink, if any, gets no more of it."""

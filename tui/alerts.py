@@ -1,9 +1,6 @@
 """The terminal's title, and a bell for what an operator who looks elsewhere must know."""
 
-import asyncio
-import os
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -13,17 +10,17 @@ from clairvoyant_cli.state.source import Disconnected
 
 REST_S = 60.0  # least time between two bells
 OVER_S = 300.0  # an incident that comes back within this time is the same one
-ENVIRONMENT = "CLAIRVOYANT_ALERT"
 _MAX_CHARS = 100
 
 
 class Alerts:
     """Turns each state into what the terminal is to be sent: its title, and a bell for a new incident. What
-    is wrong when the first state comes does not ring: somebody has just looked. `command` is run besides.
+    is wrong when the first state comes does not ring: somebody has just looked.
     """
 
-    def __init__(self, *, bell: bool, command: Sequence[str] = ()) -> None:
-        self._bell, self.command = bell, command
+    def __init__(self, *, bell: bool, run: Callable[[str], Awaitable[str]] | None = None) -> None:
+        """`run` does something more with the sentence of a new incident; it returns why that failed."""
+        self._bell, self.run = bell, run
         self.told = ""  # of the last state, if it rings
         self._title = ""
         self._known: dict[str, float] | None = None  # what was wrong, and when it last was
@@ -45,23 +42,6 @@ class Alerts:
             self._rang_at, self.told = now, printable(fresh[0])[:_MAX_CHARS]
             sent += f"\x1b]9;{self.told}\x07\x07" * self._bell
         return sent
-
-    async def run(self, text: str) -> str:
-        """Run the command with an alert in its environment; return why that failed, "" if it did not."""
-        if not self.command:
-            return ""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                env=os.environ | {ENVIRONMENT: text},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        except (OSError, ValueError) as error:
-            return f"on_alert: cannot run {self.command[0]}: {error}"
-        code = await process.wait()
-        return f"on_alert: {self.command[0]} ended with exit code {code}" if code else ""
 
 
 def _wrong(news: Snapshot | Disconnected) -> dict[str, str]:

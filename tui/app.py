@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -31,7 +31,7 @@ from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.alerts import Alerts
 from tui.hardware.reading import Hardware
-from tui.palette import THEMES, Palette
+from tui.palette import SIXTEEN, THEMES, Palette
 from tui.panels import clients, log
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
@@ -101,10 +101,14 @@ class Top(App[None]):
         self.preferences: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(preferences or {})
         self._frozen: ViewState | None = None
         self._view = ViewState(source.where, local=source.local, readonly=readonly, badge=badge)
-        for theme in THEMES:
+        for theme in (*THEMES, SIXTEEN):
             self.register_theme(theme)
         liked = self.preferences.get("theme", "")
         self.theme = liked if liked in [theme.name for theme in THEMES] else THEMES[0].name
+        few = self.console.color_system not in ("256", "truecolor")
+        if few:
+            self.theme = SIXTEEN.name
+        self._view = replace(self._view, few_colours=few or not self._colour)
         self.palette = Palette(self.theme, colour=self._colour)
         words = [word.partition("=") for word in self.preferences.get("keys", "").split()]
         self.set_keymap({action: key for action, _, key in words if key})
@@ -187,12 +191,12 @@ class Top(App[None]):
                 self.run_worker(self._fetch(news.taken_at - _GRAPHED_S), group="graph")
         if self._alerts is not None and self._driver is not None:
             self._driver.write(self._alerts.take(news, now))
-            if told := self._alerts.told:
-                self.run_worker(self._tell(self._alerts, told), group="alerts")
+            if self._alerts.told and self._alerts.run is not None:
+                self.run_worker(self._tell(self._alerts.run(self._alerts.told)), group="alerts")
         self.draw()
 
-    async def _tell(self, alerts: Alerts, told: str) -> None:
-        if fault := await alerts.run(told):
+    async def _tell(self, run: Awaitable[str]) -> None:
+        if fault := await run:
             self.notify(fault, severity="error")
 
     def _tick(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tui.panels import clients, graph, hardware, log, models, programs, requests, sessions, stats, timeline
+from tui.panels import clients, hardware, log, models, programs, requests, sessions, stats, timeline
 from tui.styled_text import Line
 from tui.table_layout import Grid
 from tui.view_state import ViewState
@@ -19,7 +19,8 @@ class PanelRecord:
     """What a panel is: a painter or the grid of a table, and its place.
 
     `side`: a "picture" is at the top, "requests" are the left column. The others are the right one, which a
-    large screen divides: "facts" beside "machine", and "below" across both. "" is shown by presets only.
+    large screen divides: "facts" beside "machine", and "below" across both. "" has a page of its
+    own.
     """
 
     name: str
@@ -50,14 +51,9 @@ RECORDS = (
     ),
     PanelRecord("log", "9", "below", log.log, usual=99, least=3),
     PanelRecord(
-        "graph", "0", "picture", graph.graph, lambda view: Line(" last 10 min ", "soft"), depends=graph.of
-    ),
-    PanelRecord(
         "sessions", "a", "requests", sessions.SESSIONS, sessions.facts, sessions.rows, none=_NO_SESSION
     ),
     PanelRecord("clients", "c", "", clients.body, rows=lambda view: len(view.state.clients), usual=1),
 )
 BY_NAME = {each.name: each for each in RECORDS}
 PANELS = tuple(each.name for each in RECORDS if each.side)
-PICTURES = tuple(each.name for each in RECORDS if each.side == "picture")
-"""One of them is at the top, unless the terminal is small."""

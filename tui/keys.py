@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from textual.binding import Binding
 
 from clairvoyant_cli.state.actions import COMMANDS, Verb
-from tui.layout import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,12 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
         Key("c", "app.clients", "Show the clients: their requests and limits."),
         Key("w", "app.went_wrong", "Show what went wrong: failures, refusals, outages, starts by tau."),
         Key("S", "app.save_screen", "Save the screen as SVG in the working directory."),
-        Key("f2", "preset('board')", "All; F3 queue, F4 programs, F5 sessions, F6 hardware.", shown="F2-F6"),
-        *(Key(f"f{n}", f"preset('{name}')", "") for n, name in enumerate((*PRESETS,)[1:], 3)),
         Key("z", "maximise", "Maximise the focused panel, or restore it.", "zoom"),
         Key("v", "app.prompts", "Show prompts and answers, if the daemon sends them."),
     ),
     "Navigation": (
         *MOVES,
-        Key(",".join("1234567890"), "", "Go to a panel; there again, hide it.", shown="0-9"),
+        Key(",".join("123456789"), "", "Go to a panel; there again, hide it.", shown="1-9"),
         Key("a", "go('sessions')", "Go to the sessions of agents."),
         Key("left,h", "deck(-1)", "Previous and next panel of the deck; also the arrows.", shown="h l"),
         Key("right,l", "deck(1)", ""),

@@ -1,8 +1,8 @@
 """Computes where each panel goes, for any size of terminal.
 
 Small (80x24 over ssh): running, queue, and a deck that shows one other panel at a time. Middle (120x40) and
-large (200x60): a picture above a column of requests and one or two of facts. Panels take the rows that they
-need.
+large (200x60): the timeline above a column of requests and one or two of facts. Panels take the rows that
+they need.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -10,16 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from textual.geometry import Region
 
-from tui.board_panels import BY_NAME, PANELS, PICTURES, RECORDS, PanelRecord
+from tui.board_panels import BY_NAME, PANELS, RECORDS, PanelRecord
 
 DECK = PANELS[2:]  # the panels that share the deck of a small terminal
-PRESETS = {  # what F2 to F6 show: the panels from top to bottom; the last one takes what is left
-    "board": (),
-    "queue": ("running", "queue"),
-    "programs": ("programs", "clients", "running", "queue"),
-    "sessions": ("sessions", "running", "queue"),
-    "hardware": ("running", "models", "gpu", "graph"),
-}
 LEAST_WIDTH = 20  # below, no panel is drawn
 GUTTER = 2
 _LEAST_QUEUE, _HALF = 6, 45
@@ -33,9 +26,7 @@ class SizeHint:
     """What sizes the panels: those shown in the deck and maximised, and the rows that panels have to show."""
 
     deck: str = "timeline"
-    preset: str = "board"
     maximised: str = ""
-    picture: str = PICTURES[0]
     hidden: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=lambda: {each.name: each.usual for each in RECORDS})
 
@@ -61,9 +52,6 @@ def plan(width: int, height: int, wish: SizeHint) -> dict[str, Region]:
     body = Region(0, head, width, max(1, height - head - 1))
     if wish.maximised:
         return boxes | {wish.maximised: body}
-    if preset := PRESETS[wish.preset]:
-        rows = {name: min(2 + wish.rows[name], body.height // 3) for name in preset[:-1]}
-        return boxes | _stack(body, rows | {preset[-1]: body.height - sum(rows.values())})
     if width >= 168 and height >= 46:
         return boxes | _large(body, wish)
     return boxes | (_small if has_deck(width, height) else _middle)(body, wish)
@@ -87,14 +75,14 @@ def _small(body: Region, wish: SizeHint) -> dict[str, Region]:
 
 
 def _middle(body: Region, wish: SizeHint) -> dict[str, Region]:
-    top, body = _under_picture(body, wish, body.height // 3)
+    top, body = _under_timeline(body, wish, body.height // 3)
     left, side = _columns(body, 0 if wish.hidden >= _ASIDE else 42)
     heights = _heights(wish.beside(*_SIDES), wish, side.height)
     return top | _left(left, wish, running=6, recent=6) | _stack(side, heights)
 
 
 def _large(body: Region, wish: SizeHint) -> dict[str, Region]:
-    top, body = _under_picture(body, wish, body.height // 2)
+    top, body = _under_timeline(body, wish, body.height // 2)
     left, right = _columns(body, 0 if wish.hidden >= _ASIDE else 2 * _HALF + GUTTER)
     boxes = top | _left(left, wish, running=8, recent=max(8, body.height // 4))
     below, columns = wish.beside("below"), [wish.beside("facts"), wish.beside("machine")]
@@ -123,16 +111,14 @@ def _heights(records: Iterable[PanelRecord], wish: SizeHint, height: int) -> dic
     return heights
 
 
-def _under_picture(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, Region], Region]:
-    """Return the picture at the top, of at most so many rows, and what is left of the body."""
-    rows = most
-    if wish.picture in wish.hidden:
+def _under_timeline(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, Region], Region]:
+    """Return the timeline at the top, of at most so many rows, and what is left of the body."""
+    if "timeline" in wish.hidden:
         return {}, body
-    if wish.picture == "timeline":  # two lines for each slot, or four with the waits
-        least = 2 + 2 * wish.rows["running"]
-        rows = 2 * least - 2 if 2 * least - 2 <= most else min(most, least)
+    least = 2 + 2 * wish.rows["running"]  # two lines for each slot, or four with the waits
+    rows = 2 * least - 2 if 2 * least - 2 <= most else min(most, least)
     return (
-        {wish.picture: Region(body.x, body.y, body.width, rows)},
+        {"timeline": Region(body.x, body.y, body.width, rows)},
         Region(body.x, body.y + rows, body.width, body.height - rows),
     )
 

@@ -13,25 +13,26 @@ from textual.theme import Theme
 from tui.styled_text import Tone
 
 COLOURS = (
-    # tone, night, day, contrast
-    ("ground", "#11161c", "#fbfaf7", "#000000"),
-    ("raised", "#1a212a", "#f0eee8", "#101010"),
-    ("ink", "#c9d1d9", "#2b3138", "#ffffff"),
-    ("accent", "#59c59b", "#006e4e", "#40e5a6"),
-    ("strong", "#f0f4f8", "#0b0f14", "#ffffff"),
-    ("soft", "#a9b4bf", "#454f59", "#d8d8d8"),
-    ("faint", "#8793a1", "#5a6570", "#b0b0b0"),
-    ("track", "#2c3641", "#d3d5d3", "#606060"),
-    ("short", "#69c0fa", "#0265ab", "#6ec7ff"),
-    ("medium", "#f4c057", "#8e5e00", "#ffd000"),
-    ("long", "#bb84c8", "#792d78", "#e086c8"),
-    ("alert", "#f17440", "#891300", "#ff6a20"),
-    ("cursor", "#1f2b36", "#e3ebe8", "#303030"),
+    # tone, night, day, contrast, and of a terminal that has sixteen
+    ("ground", "#11161c", "#fbfaf7", "#000000", "#000000"),
+    ("raised", "#1a212a", "#f0eee8", "#101010", "#000000"),
+    ("ink", "#c9d1d9", "#2b3138", "#ffffff", "#aaaaaa"),
+    ("accent", "#59c59b", "#006e4e", "#40e5a6", "#55ff55"),
+    ("strong", "#f0f4f8", "#0b0f14", "#ffffff", "#ffffff"),
+    ("soft", "#a9b4bf", "#454f59", "#d8d8d8", "#aaaaaa"),
+    ("faint", "#8793a1", "#5a6570", "#b0b0b0", "#aaaaaa"),
+    ("track", "#2c3641", "#d3d5d3", "#606060", "#555555"),
+    ("short", "#69c0fa", "#0265ab", "#6ec7ff", "#55ffff"),
+    ("medium", "#f4c057", "#8e5e00", "#ffd000", "#ffff55"),
+    ("long", "#bb84c8", "#792d78", "#e086c8", "#ff55ff"),
+    ("alert", "#f17440", "#891300", "#ff6a20", "#ff5555"),
+    ("cursor", "#1f2b36", "#e3ebe8", "#303030", "#0000aa"),
 )
 _BY_THEME = {
-    name: {row[0]: row[at] for row in COLOURS} for at, name in enumerate(("night", "day", "contrast"), 1)
+    name: {row[0]: row[at] for row in COLOURS}
+    for at, name in enumerate(("night", "day", "contrast", "sixteen"), 1)
 }
-THEMES = tuple(
+*THEMES, SIXTEEN = (
     Theme(
         name=name,
         dark=name != "day",

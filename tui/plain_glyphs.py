@@ -13,7 +13,7 @@ _UPPER, _LOWER = 0b0001_1011, 0b1110_0100  # the bits of a braille cell's upper 
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 PLAIN: dict[int, int | str] = {  # each is one cell wide, as is what it stands for
     0x2800 + bits: _HALVES[bool(bits & _UPPER), bool(bits & _LOWER)] for bits in range(256)
-} | str.maketrans("▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎¦▗╎", "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘|▄|")
+} | str.maketrans("▁▂▃▅▆▇▉▊▋▍▎▏▔━╸╌╭╮╰╯▶▸◆◌◔◐✓✗⊘‖⏎¦▗╎╱", "__▄▄█████▌▌▌▀══-┌┐└┘►►♦·○◘√xø║┘|▄|/")
 
 
 def plain_driver(driver: type[Driver], glyphs: Mapping[int, int | str] = PLAIN) -> type[Driver]:

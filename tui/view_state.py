@@ -30,6 +30,7 @@ class ViewState:
     past_s: float | None = None  # how long ago a state of the history was taken
     readonly: bool = False
     prompts: bool = False
+    few_colours: bool = False  # the terminal has sixteen at most
     badge: str = ""
     message: str = ""  # shown for some seconds
     message_tone: Tone = "accent"

@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from clairvoyant_cli.commands.alert_command import run_for_alert
 from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.commands.sentences import Sentences
@@ -96,9 +97,10 @@ def command(
         _print(asyncio.run(_snapshot(opened)), as_json)
         return
     config = load_top_config()
-    alerts = Alerts(bell=not demo if bell is None else bell, command=() if demo else config.command())
+    run = partial(run_for_alert, () if demo else config.command())
+    alerts = Alerts(bell=not demo if bell is None else bell, run=run)
     if lines:
-        asyncio.run(_say_lines(opened, alerts))
+        asyncio.run(_say_lines(opened, alerts, run))
         return
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
@@ -134,12 +136,14 @@ def _live(url: str | None, token_file: Path | None, every_s: float) -> Attachmen
     return DaemonSource(daemon_url(url), admin_token(token_file), every_s), lambda: machine()()
 
 
-async def _say_lines(opened: AbstractAsyncContextManager[Attachment], alerts: Alerts) -> None:
+async def _say_lines(
+    opened: AbstractAsyncContextManager[Attachment], alerts: Alerts, run: Callable[[str], Awaitable[str]]
+) -> None:
     """Print sentences until Ctrl-C; alerts run their command, too."""
     sentences = Sentences()
 
     async def tell(alert: str) -> None:
-        if fault := await alerts.run(alert):
+        if fault := await run(alert):
             say(fault)
 
     async with opened as (source, _), asyncio.TaskGroup() as group:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest
-from tui.board_panels import PICTURES, RECORDS, PanelRecord
+from tui.board_panels import RECORDS, PanelRecord
 from tui.palette import COLOURS
 from tui.panels import header
 from tui.panels.detail import detail
@@ -24,6 +24,7 @@ _MOST = {"queue": (20, 200), "recent": (10, 30), "programs": (0, 18), "log": (12
 """How many rows or lines a panel has on a narrow page, and on others; the rest have `_LINES`."""
 _LINES = 40
 _DIALOG, _MARGIN = 116, 6  # cells of the dialog, and how much less than a narrow page it has
+_GRAPH = PanelRecord("graph", "0", "picture", lambda view, width, height: [])  # the page has room for it
 _WRONG = PanelRecord("what went wrong", "w", "below", went_wrong)
 
 
@@ -34,7 +35,7 @@ def painted(view: ViewState, left: int, right: int, shown: str = "") -> Mapping[
     head = (header.worth(view, _ONE_LINE), facts, Line(header.bottleneck(view), "soft"))
     return {
         "head": list(map(_bare, head)),
-        "panels": [_panel(record, view, left, right, narrow) for record in (*RECORDS, _WRONG)],
+        "panels": [_panel(record, view, left, right, narrow) for record in (*RECORDS, _GRAPH, _WRONG)],
         "detail": detail(view, shown, min(left - _MARGIN, _DIALOG)) if shown else [],
     }
 
@@ -50,7 +51,7 @@ def _bare(line: Line) -> Line:
 
 
 def _panel(record: PanelRecord, view: ViewState, left: int, right: int, narrow: bool) -> dict[str, Any]:
-    on_left = record.side == "requests" or record.name == PICTURES[0]
+    on_left = record.side == "requests" or record.name == "timeline"
     told = {"name": record.name, "key": record.key, "left": on_left, "facts": record.facts(view)}
     if record.none or not record.side:  # it is shown while it has rows
         told["none"] = record.rows is not None and not record.rows(view)

@@ -13,6 +13,7 @@ from textual._compositor import Compositor
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLORTERM", "truecolor")
     time.tzset()
     yield
     monkeypatch.undo()

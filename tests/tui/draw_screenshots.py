@@ -64,7 +64,7 @@ def _trimmed(found: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    os.environ["TZ"] = "UTC"
+    os.environ |= {"TZ": "UTC", "COLORTERM": "truecolor"}
     time.tzset()
     asyncio.run(draw((80, 24), 1))
     asyncio.run(draw((120, 40), 1))

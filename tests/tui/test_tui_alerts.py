@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clairvoyant_cli.commands.alert_command import run_for_alert
 from clairvoyant_cli.state.snapshot import LevelState, Snapshot, UrgencyState
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, settled
@@ -91,11 +92,11 @@ async def test_a_command_gets_the_sentence_in_its_environment_and_no_shell_reads
 ) -> None:
     noted = tmp_path / "noted"
     script = f"import os; open({str(noted)!r}, 'w').write(os.environ['CLAIRVOYANT_ALERT'])"
-    alerts = Alerts(bell=bell, command=[sys.executable, "-c", script])
+    alerts = Alerts(bell=bell)
     (server,) = calm().backends
     alerts.take(calm(), 0.0)
     alerts.take(judged(replace(calm(), backends=(replace(server, name="$(id);`id`", state="down"),))), 1.0)
-    assert await alerts.run(alerts.told) == ""
+    assert await run_for_alert([sys.executable, "-c", script], alerts.told) == ""
     assert noted.read_text() == "$(id);`id` is down"
     alerts.take(calm(), 2.0)
     assert not alerts.told
@@ -110,7 +111,7 @@ async def test_a_command_gets_the_sentence_in_its_environment_and_no_shell_reads
     ],
 )
 async def test_a_command_that_fails_is_one_line(command: list[str], fault: str) -> None:
-    said = await Alerts(bell=True, command=command).run("local is down")
+    said = await run_for_alert(command, "local is down")
     assert fault in said
     assert bool(said) is bool(fault)
     assert "\n" not in said

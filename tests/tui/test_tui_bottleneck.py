@@ -82,5 +82,5 @@ def test_nothing_is_named_of_another_machine_a_lost_daemon_or_a_moment() -> None
 
 def test_slots_of_a_server_that_is_down_do_not_count_as_free() -> None:
     down = replace(busy().backends[0], name="two", state="down", busy=0)
-    sample = Sample.of(replace(busy(), backends=(*busy().backends, down)), 0.0)
+    sample = Sample.of(replace(busy(), backends=(*busy().backends, down)))
     assert (sample.busy, sample.slots) == (4, 4)

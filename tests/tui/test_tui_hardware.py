@@ -260,14 +260,6 @@ def test_the_panel_says_what_is_wrong_and_shows_the_rest(
     assert panel_text(None) == "reading…"
 
 
-def test_the_energy_of_an_answer_is_that_of_this_machine() -> None:
-    def said(shown: ViewState) -> str:
-        return "\n".join(line.plain for line in panel.body(shown, 42, 12))
-
-    assert "Wh each of 42" in said(view())
-    assert "Wh" not in said(replace(view(), local=False))
-
-
 def test_of_eight_gpus_each_has_its_figures_in_a_line() -> None:
     slices = {"nvmlDeviceGetUtilizationRates": "NVML_ERROR_NOT_SUPPORTED"}
     big = [Device(name=f"NVIDIA H100 {n}", used=(60 + n) << 30, total=80 << 30) for n in range(7)]

@@ -13,7 +13,6 @@ from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import ByFirstWord, asked, replaying
 from tests.tui.board import Script, busy, settled, stage, still
 from tests.tui.test_tui_living import LENGTHS, watching
-from tui.hardware.reading import Gpu, Hardware, Host
 from tui.history import POINTS, SAMPLES, History
 
 
@@ -65,29 +64,6 @@ def test_what_the_daemon_remembers_is_put_before_what_was_seen() -> None:
 
 def counted(completed: int) -> Counters:
     return replace(busy().counters, completed=completed)
-
-
-def test_energy_is_power_while_slots_are_busy_shared_by_the_answers_meanwhile() -> None:
-    history = History()
-    assert history.energy_each_wh() is None
-    for second in range(61):
-        reading = Gpu(0, "a", power_w=360.0 if second != 30 else None)
-        history.take_hardware(Hardware(Host(), (reading,), at_s=10.0 + second))
-        history.take(replace(busy(), uptime_s=float(second), counters=counted(10 + second // 6)))
-    wh, answers = history.energy_each_wh() or (0.0, 0)
-    assert answers == 10
-    assert wh == pytest.approx(58 * 360.0 / 3600.0 / 10)
-    history.take_hardware(Hardware(Host(), (reading,), at_s=10_000.0))
-    assert history.energy_j < 70 * 360.0, "a gap in the readings is not filled"
-    before, past = history.energy_j, history.until(replace(busy(), uptime_s=30.0, counters=counted(15)))
-    assert (past.energy_each_wh() or (0.0, 0))[0] == pytest.approx(wh, rel=0.2)
-    idle = replace(
-        busy(), uptime_s=61.0, running=(), backends=tuple(replace(b, busy=0) for b in busy().backends)
-    )
-    history.take(idle)
-    for second in range(60):
-        history.take_hardware(Hardware(Host(), (reading,), at_s=10_001.0 + second))
-    assert history.energy_j == before, "an idle server answers nothing"
 
 
 def test_the_rate_does_not_mind_the_wall_clock() -> None:
@@ -164,7 +140,7 @@ async def test_a_screen_goes_back_to_before_it_was_opened() -> None:
             await screen.shows("back_again", "slots ■■■■ 4/4", "waiting 2")
 
 
-async def test_the_graph_begins_with_what_the_daemon_remembers() -> None:
+async def test_the_history_begins_with_what_the_daemon_remembers() -> None:
     states = watched(3 * PAGE)
     app = still(Script(kept=filled(states)))
     async with app.run_test(size=(200, 60)) as pilot:

@@ -19,8 +19,8 @@ from tests.tui.test_tui_screens import in_turns
 from tui.app import Top
 from tui.formatting import duration
 from tui.keys import KEYS
-from tui.layout import PRESETS
 from tui.palette import THEMES
+from tui.panels.requests import QUEUE
 from tui.screens.dialogs import Choose, Confirm, Prompt
 from tui.screens.pages import PageScreen
 from tui.widgets.canvas import Panel
@@ -571,25 +571,6 @@ async def test_the_theme_is_remembered_and_a_spoilt_memory_is_none(
     assert Top(Script(), memory=memory, clock=lambda: 0.0).theme == THEMES[1].name
 
 
-@pytest.mark.parametrize("size", [(40, 30), (80, 24), (120, 40)])
-async def test_a_choice_of_panels_is_one_key_and_is_remembered(tmp_path: Path, size: tuple[int, int]) -> None:
-    memory = tmp_path / "top.json"
-
-    def shown(app: Top) -> set[str | None]:
-        return {each.id for each in app.board.query(Panel) if each.display}
-
-    async with bench(memory=memory, size=size) as it:
-        for key, (name, panels) in zip(("f3", "f4", "f5", "f6"), [*PRESETS.items()][1:], strict=True):
-            await it.press(key)
-            assert shown(it.app) == set(panels), name
-            assert it.board.focused is not None
-            await it.press("3")  # a panel that it lacks leads back to the board
-            assert {"timeline", "running"} <= shown(it.app)
-        await it.press(key)
-    async with bench(memory=memory, size=size) as it:
-        assert shown(it.app) == set(panels)
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_key_of_a_panel_that_has_the_focus_hides_it_until_it_is_pressed_again(
     size: tuple[int, int], tmp_path: Path
@@ -620,28 +601,31 @@ async def test_a_narrow_pane_keeps_slots_and_queue_ids_and_tokens() -> None:
 
 async def test_the_page_of_programs_tells_who_waits_longest() -> None:
     async with bench() as it:
-        await it.press("f4")
+        await it.press("c")
         first = max(it.queue, key=lambda row: row.age_s)
-        lines = [line for line in it.text.split("\n") if line.lstrip().startswith(first.client)]
+        lines = [line for line in it.text.split("\n") if f" {first.client} " in line]
         assert any(duration(first.age_s) in line for line in lines)
 
 
-async def test_a_letter_sorts_and_the_order_is_remembered(tmp_path: Path) -> None:
+async def test_a_column_sorts_and_the_order_is_remembered(tmp_path: Path) -> None:
     memory = tmp_path / "top.json"
+    at = [each.name for each in QUEUE.columns if each.sort].index("age")
     for begun in (True, False):
         async with bench(memory=memory) as it:
             if begun:
-                await it.press("s", "a", "s", "escape")
+                await it.press("s", *["j"] * at, "enter", "s", "escape")
             assert it.table.sort == "age"
             assert "age↑" in it.text
 
 
 async def test_a_sorted_column_is_marked_however_narrow() -> None:
     async with bench() as it:
-        await it.press("s", "r", "s", "r")
-        assert "#↓" in it.text
-        await it.press("s", "t")
-        assert "toke…↑" in it.text
+        for name in ("rank", "rank", "tokens"):
+            it.table.sort_by(name)
+        assert "toke…↑" in (await settled(it.app, it.pilot))
+        it.table.sort_by("rank")
+        it.table.sort_by("rank")
+        assert "#↓" in (await settled(it.app, it.pilot))
 
 
 async def test_the_configuration_comes_before_what_was_left_and_gives_keys(tmp_path: Path) -> None:

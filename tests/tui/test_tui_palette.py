@@ -8,10 +8,12 @@ from math import dist
 from typing import get_args
 
 import pytest
+from rich._palettes import STANDARD_PALETTE
+from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import Theme
 
-from tui.palette import THEMES, Palette
+from tui.palette import SIXTEEN, THEMES, Palette
 from tui.styled_text import Tone
 
 READABLE = 4.5
@@ -80,3 +82,12 @@ def test_tones_that_mean_something_differ_for_every_eye(theme: Theme, eye: str) 
     seen = {tone: lab(Color.from_rich_color(styles[tone].color), eye) for tone in (*MEANING, *GREYS)}
     for one, other in (*combinations(MEANING, 2), *product(MEANING, GREYS)):
         assert dist(seen[one], seen[other]) >= APART, (one, other)
+
+
+def test_the_tones_of_a_terminal_with_sixteen_colours_are_among_them_and_differ() -> None:
+    colours = {tone: style.color for tone, style in Palette(SIXTEEN.name).styles.items()}
+    sixteen = {colour: colour.downgrade(ColorSystem.STANDARD) for colour in colours.values() if colour}
+    assert all(STANDARD_PALETTE[each.number or 0] == colour.triplet for colour, each in sixteen.items()), (
+        "what is drawn is what was chosen"
+    )
+    assert len({sixteen[colour] for tone in MEANING if (colour := colours[tone])}) == len(MEANING)

@@ -27,12 +27,11 @@ from tests.tui.board import Script, busy, view
 from tests.tui.scene import moved
 from tui import formatting as figures
 from tui.app import Top
-from tui.board_panels import BY_NAME, PANELS, PICTURES
+from tui.board_panels import BY_NAME, PANELS
 from tui.braille import area
-from tui.history import History
 from tui.keys import KEYS
-from tui.layout import DECK, PRESETS, SizeHint, has_deck, plan
-from tui.panels import graph, header, log, models, stats
+from tui.layout import DECK, SizeHint, has_deck, plan
+from tui.panels import header, log, models, stats
 from tui.panels.detail import detail
 from tui.panels.requests import QUEUE, RECENT, RUNNING, starts
 from tui.screens.pages import help_lines
@@ -276,10 +275,9 @@ CROWDED = {"running": 16, "gpu": 40, "models": 20, "sessions": 40, "clients": 40
         SizeHint(),
         SizeHint(rows=EVEN | {"queue": 1}),
         SizeHint(deck="log", rows=EVEN | CROWDED),
-        SizeHint(maximised="graph"),
+        SizeHint(maximised="programs"),
         *(SizeHint(hidden=frozenset((name, "log")), rows=IN_TURNS) for name in PANELS if name != "queue"),
         SizeHint(hidden=frozenset(PANELS) - {"queue"}),
-        *(SizeHint(preset=name, rows=EVEN | CROWDED) for name in PRESETS),
     ],
 )
 def test_boxes_stay_on_the_screen_and_do_not_overlap(width: int, wish: SizeHint) -> None:
@@ -299,10 +297,8 @@ def test_a_hidden_panel_leaves_its_room_to_others(width: int, height: int) -> No
 
 def test_larger_screens_show_every_panel_the_small_one_a_panel_of_the_deck() -> None:
     for width, height in ((120, 40), (200, 60)):
-        for picture in PICTURES:
-            others = set(PICTURES) - {picture}
-            assert set(PANELS) - set(plan(width, height, SizeHint(picture=picture, rows=IN_TURNS))) == others
-        assert set(PANELS) - set(plan(width, height, SizeHint())) == {*PICTURES[1:], "sessions", "programs"}
+        assert set(PANELS) <= set(plan(width, height, SizeHint(rows=IN_TURNS)))
+        assert set(PANELS) - set(plan(width, height, SizeHint())) == {"sessions", "programs"}
         assert not has_deck(width, height)
     for name in DECK:
         small = {"header", "footer", "running", "queue", name}
@@ -499,32 +495,8 @@ def test_a_panel_says_what_is_special_in_whole_words(
 def test_a_firing_of_tau_is_lit_for_a_moment() -> None:
     lit = view("empty", **of_tau(firings_total=1, recent=(view("empty").state.taken_at,)))
     assert lit.tau_lit
-    assert (" τ 1m30 ", "siren") in header.header(lit, 80, 2)[1]
+    assert ("τ 1m30", "siren") in header.header(lit, 80, 2)[1]
     assert not replace(lit, drift_s=10.0).tau_lit
-
-
-@pytest.mark.parametrize("height", [7, 10, 11, 18])
-def test_the_graph_shows_ten_minutes_of_queue_tokens_and_tau(height: int) -> None:
-    base, history = view("empty", running=busy().running), History()
-    for second in range(601):
-        fired_at = tuple(base.state.taken_at - 600.0 + at for at in range(100, second + 1, 100))
-        state = replace(
-            base.state,
-            uptime_s=float(second),
-            waiting=replace(base.state.waiting, total=second % 50),
-            **of_tau(recent=fired_at),
-        )
-        history.take(state)
-    lines = graph.graph(replace(base, snapshot=state, history=history), 66, height)
-    text = text_of(lines)
-    assert len(lines) == height
-    assert all(line.width <= 66 for line in lines)
-    assert all(words in text for words in ("waiting 0", "most 49"))
-    assert ("tokens/s" in text) is (height >= 11)
-    strip = next(line.plain for line in lines if line.plain.startswith("  tau"))
-    assert strip.count("◆") == 6
-    assert "10 min ago" in lines[-1].plain
-    assert "waiting –" in text_of(graph.graph(replace(base, history=History()), 66, height))
 
 
 def test_help_lists_every_key_and_fits_80_columns() -> None:
@@ -534,7 +506,6 @@ def test_help_lists_every_key_and_fits_80_columns() -> None:
         written = " ".join(key.label for key in KEYS if key.help).split()
         others = {"up,k": "k", "right_square_bracket": "]"}
         others |= {"end,G": "G", "right,l": "l", "pageup,ctrl+b": "^B", "ctrl+u": "^U"}
-        others |= {f"f{number}": "F2-F6" for number in range(3, 7)}
         assert all(others.get(key.keys, key.keys) in written for key in KEYS if not key.help)
         assert all(line.width <= width for line in help_lines(view(), width, 40))
 

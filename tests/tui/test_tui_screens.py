@@ -227,15 +227,6 @@ async def test_rows_that_the_queue_does_not_need_are_those_of_ended_requests() -
             assert all(row.id in text for row in state.queue[:10])
 
 
-async def test_a_picture_takes_the_place_of_another() -> None:
-    async with bench() as it:
-        for key, name in (("0", "graph"), ("3", "timeline")):
-            await it.press(key)
-            assert f"{key} {name} ─" in it.text
-            assert it.app.focused is not None
-            assert it.app.focused.id == name
-
-
 async def test_hardware_that_appears_later_gets_its_room() -> None:
     async with bench() as it:
         it.app.take_hardware(simulated_machine(2)())

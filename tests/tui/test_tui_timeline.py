@@ -12,6 +12,7 @@ from tests.tui.scene import SLOTS, TAU_S, scene
 from tui.history import History
 from tui.panels import timeline
 from tui.panels.timeline import Bar, Slot
+from tui.styled_text import Tone
 from tui.view_state import ViewState
 
 
@@ -85,7 +86,7 @@ def test_a_bar_begins_and_ends_in_the_cells_of_its_times() -> None:
     assert drawn(bars) == "█ ▐τ██░░▒░"
     assert drawn([Bar(1.0, 3.0, "long", 1.0, cut=True)]) == " ▐╎   │   "
     newcomers = [Bar(0.0, 7.0, "long"), Bar(9.0, 12.0, "short", 1.0, known=False)]
-    assert drawn(newcomers) == "███████··▒", "dots stand for expected requests"
+    assert drawn(newcomers) == "███████╱╱▒", "hatching stands for expected requests"
 
 
 @pytest.mark.parametrize(("height", "lines"), [(5, 5), (9, 9), (30, 17)])
@@ -100,3 +101,13 @@ def test_it_takes_the_lines_that_it_has(height: int, lines: int) -> None:
 def test_without_any_request_there_are_slots_and_an_axis() -> None:
     found = [line.plain for line in timeline.timeline(seen(scene("empty").snapshot(10.0)), 60, 9)]
     assert [line.split()[0] for line in found if line] == ["slot"] * 4 + ["−25s"] + ["arrival"] * 4
+
+
+def test_classes_differ_where_their_colours_do_not() -> None:
+    tones: tuple[Tone, ...] = ("short", "medium", "long")
+    bars = [Bar(10.0 * at, 10.0 * at + 8.0, tone) for at, tone in enumerate(tones)]
+    few, many = (
+        timeline.strip(bars, 0.0, 1.0, 40, 35, "█", "▐", fills).plain for fills in (timeline._FILLS, {})
+    )
+    assert set(few) - set(" │") == {"█", "▓", "▒"}
+    assert set(many) - set(" │") == {"█"}

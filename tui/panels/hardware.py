@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
-from tui.braille import AXIS, area
-from tui.formatting import bar, count, duration, share, size, spark
+from tui.formatting import bar, duration, share, size, spark
 from tui.hardware.reading import Gpu, Hardware
-from tui.styled_text import Line, Tone, cell, ends, flow, wrap
+from tui.styled_text import Line, Tone, cell, ends, wrap
 from tui.view_state import ViewState
 
 _HOT_C = 83.0
@@ -13,7 +12,6 @@ _FULL = 0.95
 _LABEL = 5
 _STALE_S = 5.0
 _NARROW, _NO_END = 40, 99
-_LEAST_GRAPH = 4
 _FEW = 4  # more GPUs have a line each
 
 
@@ -32,7 +30,7 @@ def rows(view: ViewState) -> int:
 
 
 def body(view: ViewState, width: int, height: int) -> list[Line]:
-    """As much of each GPU as fits: gauges, clock, processes; of many a line; then energy and host."""
+    """As much of each GPU as fits: gauges, clock, processes; of many a line; then the host."""
     hardware = view.hardware
     if hardware is None:
         return [Line("reading…", "faint")]
@@ -40,19 +38,11 @@ def body(view: ViewState, width: int, height: int) -> list[Line]:
     if not hardware.gpus:
         return [*(Line(line, "soft") for line in wrap(hardware.note or "no GPU found", width)), *host]
     lines: list[Line] = []
-    rest = [*_energy(view, width), *host]
-    least = 1 if len(hardware.gpus) > _FEW else 3
-    if height < len(rest) + least * len(hardware.gpus):
-        rest = host
-    per_gpu = 1 if least == 1 else max(1, (height - len(rest)) // len(hardware.gpus))
+    few = len(hardware.gpus) <= _FEW
+    per_gpu = max(1, (height - len(host)) // len(hardware.gpus)) if few else 1
     for gpu in hardware.gpus:
         lines += _gpu(view, gpu, width)[:per_gpu] if per_gpu > 2 else [_gpu_short(gpu, width)]
-    spare = height - len(lines) - len(rest)
-    if height < _NO_END and per_gpu > 2 and spare >= _LEAST_GRAPH:
-        past = zip(*view.history.gpus.values(), strict=False)
-        power = [sum(each.power_w or 0.0 for each in at) for at in past]
-        rest = area("power, W", power[-2 * (width - AXIS) :], "faint", width, spare) + rest
-    return [*lines, *rest]
+    return [*lines, *host]
 
 
 def _gpu(view: ViewState, gpu: Gpu, width: int) -> list[Line]:
@@ -98,16 +88,6 @@ def _gauge(
     line = Line(cell(label, _LABEL), "faint").join(bar(fraction, gauge, "alert" if is_full else "accent"))
     line.add(cell(share(fraction), 5, right=True), "alert" if is_full else "strong").add(" ")
     return line.add(spark(past, room - gauge, 1.0), "faint").join(says)
-
-
-def _energy(view: ViewState, width: int) -> list[Line]:
-    """The energy of an answer."""
-    each = view.history.energy_each_wh()
-    if each is None or not view.local:
-        return []
-    wh, answers = each
-    line = Line("energy ", "faint").add(f"{wh:.2f}").add(" Wh each", "soft")
-    return [flow([line, Line(f"of {count(answers)}", "faint")], width, gap=1)]
 
 
 def _vital_signs(gpu: Gpu) -> Line:

@@ -124,7 +124,7 @@ def _state(view: ViewState, width: int) -> Line:
         Line(f"load {window(state)} ", "faint").add(share(state.utilisation)),
     ]
     if view.tau_lit:  # it has just promoted a request
-        pieces[1] = Line(f" τ {limit} ", "siren").join(fired)
+        pieces[1] = Line(f"τ {limit}", "siren").join(fired)
     if per_minute is not None:
         pieces.append(Line("done ", "faint").add(count(per_minute)).add("/min", "faint"))
     if width < _NARROW:

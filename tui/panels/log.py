@@ -13,11 +13,18 @@ _MOST_STARTS = 20
 
 
 def log(view: ViewState, width: int, height: int) -> list[Line]:
-    lines = []
-    for event in view.state.log[-height:]:
+    """The newest lines, which are wrapped while rows are free."""
+    events = view.state.log[-height:] if height > 0 else ()
+    lines, free = list[Line](), height - len(events)
+    for event in reversed(events):
         sign, tone = _LEVEL.get(event.level, ("·", "faint"))
-        line = Line(clock(event.at), "faint").add(f" {sign} ", tone)
-        lines.append(line.add(event.text, "soft" if event.level == "info" else "ink"))
+        first, *more = wrap(event.text, max(20, width - _TIME - 1)) or [""]
+        if len(more) > free:
+            first, more = event.text, []
+        free -= len(more)
+        ink: Tone = "soft" if event.level == "info" else "ink"
+        line = Line(clock(event.at), "faint").add(f" {sign} ", tone).add(first, ink)
+        lines = [line, *(Line(" " * (_TIME + 1)).add(each, ink) for each in more), *lines]
     return lines or [Line("nothing to report", "faint")]
 
 

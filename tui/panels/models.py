@@ -1,8 +1,8 @@
 """Draws the servers and their loaded models."""
 
 from clairvoyant_cli.state.snapshot import BackendState, EngineState, LoadedModel
-from tui.formatting import bar, count, rate, size
-from tui.styled_text import Line, Tone, ends
+from tui.formatting import bar, count, model_name, rate, size
+from tui.styled_text import Line, Tone, cells, ends
 from tui.view_state import ViewState
 
 _STATE: dict[str, tuple[str, Tone]] = {"up": ("●", "good"), "loading": ("◐", "warn"), "down": ("○", "alert")}
@@ -63,4 +63,5 @@ def _model(model: LoadedModel, width: int) -> Line:
         right = Line(size(model.size_bytes))
     if model.context and width >= 60:
         right.add(f"  ctx {model.context}", "soft")
-    return ends(Line("  ").add(model.name), right, width)
+    fits = cells(model.name) + right.width + 3 <= width
+    return ends(Line("  ").add(model.name if fits else model_name(model.name)), right, width)

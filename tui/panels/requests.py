@@ -1,6 +1,7 @@
 """The three tables of requests: running, queued, ended."""
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -19,9 +20,9 @@ from tui.formatting import (
     model_name,
     rate,
     short_names,
+    spark,
 )
-from tui.history import RECENTLY_S
-from tui.panels.graph import trend
+from tui.history import RECENTLY_S, SAMPLES
 from tui.styled_text import Line, Tone
 from tui.table_layout import Column, Grid, heeded, number, words
 from tui.view_state import ViewState
@@ -56,6 +57,7 @@ OUTCOME: dict[str, Sign] = {
 }
 _ROWS_STEP, _MOST_ROWS = 4, 100  # of the queue
 _NOW_S = 0.005
+_TREND = 12  # cells of the trend of the queue
 _NEVER_S = 1e12
 
 
@@ -365,6 +367,13 @@ def queue_rows(view: ViewState) -> int:
 def running_facts(view: ViewState) -> Line:
     rate = sum(job.tokens_per_s or 0.0 for job in view.state.running)
     return Line(f" {rate:.0f}", "strong").add(" tok/s ", "soft") if rate else Line()
+
+
+def trend(view: ViewState) -> Line:
+    """The longest queue of each part of the last ten minutes; a part stands still while time goes on."""
+    parts = groupby(view.history.samples, lambda each: each.at // (SAMPLES / _TREND))
+    waiting = [max(each.waiting for each in part) for _, part in parts]
+    return Line(spark(waiting, _TREND), "faint") if any(waiting) else Line()
 
 
 def queue_facts(view: ViewState) -> Line:

@@ -1,10 +1,11 @@
 """Draws who had which slot and who has it next, and below it the same requests in order of arrival."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from statistics import fmean
+from types import MappingProxyType
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 from tui.formatting import class_tone, duration, short_names
@@ -17,6 +18,7 @@ _PAST = 0.6  # the share of the width
 _BARS = 8  # of mean length that the past has room for in a slot
 _LABEL = 10
 _MOST_SLOTS = 16  # of a server
+_FILLS: Mapping[Tone, str] = {"medium": "▓", "long": "▒"}
 
 Slot = tuple[str, int]  # a server's name and the number of its slot, from 0
 
@@ -54,11 +56,12 @@ def timeline(view: ViewState, width: int, height: int) -> list[Line]:
     left_at = (view.now // step_s - past) * step_s
     served, in_order = as_served(view, left_at), as_arrived(view, left_at)
     with_waits = len(labels) * 2 <= room
+    fills = _FILLS if view.few_colours else {}
 
     def rows(bars: dict[Slot, list[Bar]], name: str, solid: str, begins: str) -> Iterator[Line]:
         for slot, label in labels.items():
             line = Line(cell(label or f"{name} {slot[1]}", _LABEL), "faint")
-            yield line.join(strip(bars.get(slot, ()), left_at, step_s, cells, past, solid, begins))
+            yield line.join(strip(bars.get(slot, ()), left_at, step_s, cells, past, solid, begins, fills))
             if with_waits:
                 yield Line(" " * _LABEL).join(_waits(bars.get(slot, ()), left_at, step_s, cells))
 
@@ -119,19 +122,28 @@ def as_arrived(view: ViewState, since: float = 0.0) -> dict[Slot, list[Bar]]:
 
 
 def strip(
-    bars: Iterable[Bar], left_at: float, step_s: float, width: int, now: int, solid: str, begins: str
+    bars: Iterable[Bar],
+    left_at: float,
+    step_s: float,
+    width: int,
+    now: int,
+    solid: str,
+    begins: str,
+    fills: Mapping[Tone, str] = MappingProxyType({}),
 ) -> Line:
-    """Draw the bars of a slot; `now` is the cell of the present."""
+    """Draw the bars of a slot; `now` is the cell of the present, `fills` what is drawn of a class if its
+    colour does not tell.
+    """
     drawn: list[tuple[str, Tone]] = [(" ", "track")] * width
     drawn[now] = "│", "track"
     ordered = sorted(bars, key=lambda each: each.begun_at)
     last = max((bar.begun_at for bar in ordered if not bar.known), default=left_at)
     for x in range(now + 1, min(width, int((last - left_at) / step_s))):
-        drawn[x] = "·", "track"  # requests that are expected to arrive
+        drawn[x] = "╱", "track"  # requests that are expected to arrive
     for bar in ordered:
         left, right = (bar.begun_at - left_at) / step_s, (bar.ended_at - left_at) / step_s
         first, last = int(left) if left > 0 else -1, ceil(right) - 1
-        body = solid if bar.known else "░"
+        body = fills.get(bar.tone, solid) if bar.known else "░"
         for x in range(max(first, 0), min(max(last, first), width - 1) + 1):
             drawn[x] = body, bar.tone
         if 0 <= first < width and bar.waited_s is not None:

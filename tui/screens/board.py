@@ -16,9 +16,9 @@ from clairvoyant_cli.state.snapshot import (
     RunningRequest,
     Snapshot,
 )
-from tui.board_panels import BY_NAME, PANELS, PICTURES, RECORDS
+from tui.board_panels import BY_NAME, PANELS, RECORDS
 from tui.keys import KEYS, MOVES
-from tui.layout import DECK, LEAST_WIDTH, PRESETS, SizeHint, has_deck, plan
+from tui.layout import DECK, LEAST_WIDTH, SizeHint, has_deck, plan
 from tui.palette import THEMES
 from tui.panels import header
 from tui.panels.detail import detail
@@ -141,7 +141,7 @@ class BoardScreen(Screen[None]):
 
     @property
     def _has_deck(self) -> bool:
-        return has_deck(*self.size) and self._wish.preset == "board"
+        return has_deck(*self.size)
 
     def _focus(self, name: str) -> None:
         """Focus a panel at once: `Widget.focus` does so later, and a key typed meanwhile acts on another."""
@@ -165,11 +165,6 @@ class BoardScreen(Screen[None]):
             self.notify(BY_NAME[name].none, timeout=3)
             return
         wish = replace(wish, maximised=wish.maximised and name, hidden=wish.hidden - {name})
-        if name not in (PRESETS[wish.preset] or (name,)):
-            self.action_preset("board")
-            wish = self._wish
-        if name in PICTURES:
-            wish = replace(wish, picture=name)
         if name in DECK and self._has_deck:
             wish = replace(wish, deck=name)
             self.host.remember(deck=name)
@@ -178,19 +173,14 @@ class BoardScreen(Screen[None]):
         self._focus(name)
 
     def action_turn(self, name: str) -> None:
-        """Go to a panel; if it has the focus, hide it. The queue stays, and so does what a preset shows."""
+        """Go to a panel; if it has the focus, hide it. The queue stays."""
         wish, focused = self._wish, self.focused
         goes = not isinstance(focused, Panel) or focused.panel != name or name == "queue"
-        if goes or wish.preset != "board" or wish.maximised:
+        if goes or wish.maximised:
             self.action_go(name)
         else:
             self._arrange(replace(wish, hidden=wish.hidden | {name}))
         self.host.remember(hidden=" ".join(sorted(self._wish.hidden)))
-
-    def action_preset(self, name: str) -> None:
-        """Show another choice of panels, also at the next start."""
-        self._arrange(replace(self._wish, preset=name, maximised=""))
-        self.host.remember(preset=name)
 
     def action_deck(self, step: int) -> None:
         deck, name = self._wish.in_deck, self._wish.deck
@@ -225,7 +215,7 @@ class BoardScreen(Screen[None]):
                 self.host.remember(**{f"{table.panel}.sort": table.sort})
 
         names = [(each.name, each.title.strip() or each.name) for each in table.grid.columns if each.sort]
-        self.app.push_screen(Choose("Sort by", names, [table.sort.lstrip("-")], letters=True), sort)
+        self.app.push_screen(Choose("Sort by", names, table.sort.lstrip("-"), narrow=True), sort)
 
     def _recall(self) -> None:
         liked = self.host.preferences
@@ -234,8 +224,6 @@ class BoardScreen(Screen[None]):
         if liked.get("deck") in DECK:
             self._wish = replace(self._wish, deck=liked["deck"])
         self._wish = replace(self._wish, hidden=frozenset(liked.get("hidden", "").split()) - {"queue"})
-        if liked.get("preset") in PRESETS:
-            self._wish = replace(self._wish, preset=liked["preset"])
 
     def action_mark(self) -> None:
         if (table := self._rows()) is not None:
@@ -303,7 +291,7 @@ class BoardScreen(Screen[None]):
             whose = rows[0].id if len(rows) == 1 else f"{len(rows)} requests"
             heeded = "" if state.urgency.heeded else f" (policy {state.policy} ignores it)"
             options = [(str(level), f"{level}  {name}") for level, (name, _) in enumerate(LEVELS)]
-            dialog = Choose(f"Urgency of {whose}{heeded}", options, [str(level)])
+            dialog = Choose(f"Urgency of {whose}{heeded}", options, str(level))
             self._ask(dialog, lambda level: [Action(Verb.URGENCY, row.id, int(level)) for row in rows])
 
     # -- the daemon -------------------------------------------------------------------------------------
@@ -322,7 +310,7 @@ class BoardScreen(Screen[None]):
     def action_policy(self) -> None:
         if self._allowed():
             state = self.host.view().state
-            dialog = Choose("Policy", _policies(state), [state.policy])
+            dialog = Choose("Policy", _policies(state), state.policy)
             self._ask(dialog, lambda name: [Action(Verb.POLICY, value=name)])
 
     def action_tau(self) -> None:

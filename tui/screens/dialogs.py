@@ -1,11 +1,9 @@
 """Small questions over the board: yes or no, one of several, a line of text."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from os.path import commonprefix
-from string import ascii_lowercase
 from typing import ClassVar, TypeVar
 
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -17,7 +15,6 @@ from clairvoyant_cli.errors import printable
 from tui.keys import MOVES
 
 AnswerT = TypeVar("AnswerT")
-_LETTERS = "abcdefghilmnopqrstuvwxyz"  # j and k move the cursor
 
 
 class Dialog(ModalScreen[AnswerT | None]):
@@ -47,7 +44,7 @@ class Confirm(Dialog[bool]):
 
 
 class Choose(Dialog[str]):
-    """Offers options: pairs of an id and its text. Those in `lit` are marked; `letters` gives each one."""
+    """Offers options: pairs of an id and its text. The one that is `lit` is marked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "dismiss(None)", "Close"),
@@ -55,28 +52,21 @@ class Choose(Dialog[str]):
     ]
 
     def __init__(
-        self, question: str, options: Sequence[tuple[str, str]], lit: Collection[str], letters: bool = False
+        self, question: str, options: Sequence[tuple[str, str]], lit: str, *, narrow: bool = False
     ) -> None:
         super().__init__(question)
         ids = [ident for ident, _ in options]
-        self._letters = letters_for(ids) if letters else {}
-        signs = {ident: f"{letter}  " for letter, ident in self._letters.items()}
+        self._narrow = narrow
         self._list = OptionList(markup=False)
         for ident, text in options:
             lines = "\n".join(printable(line) for line in text.split("\n"))
-            mark = "●" if ident in lit else "○"
-            self._list.add_option(Option(f"{mark} {signs.get(ident, '')}{lines}", id=ident))
-        self._list.highlighted = next((at for at, ident in enumerate(ids) if ident in lit), 0)
+            self._list.add_option(Option(f"{'●' if ident == lit else '○'} {lines}", id=ident))
+        self._list.highlighted = ids.index(lit) if lit in ids else 0
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog letters" if self._letters else "dialog choose"):
+        with Vertical(classes="dialog narrow" if self._narrow else "dialog choose"):
             yield self._asked
             yield self._list
-
-    def on_key(self, event: events.Key) -> None:
-        if event.key in self._letters:
-            event.stop()
-            self.dismiss(self._letters[event.key])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
@@ -85,15 +75,6 @@ class Choose(Dialog[str]):
         options = self._list
         to = (options.highlighted or 0) + int(step * (1 if unit == "row" else options.option_count))
         options.highlighted = max(0, min(to, options.option_count - 1))
-
-
-def letters_for(names: Iterable[str]) -> dict[str, str]:
-    """Return a letter for each name: the first of its own that is free, else the first that is."""
-    given: dict[str, str] = {}
-    for name in names:
-        free = (each for each in name + ascii_lowercase if each in _LETTERS and each not in given)
-        given[next(free)] = name
-    return given
 
 
 class Prompt(Dialog[str]):

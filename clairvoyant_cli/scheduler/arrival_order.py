@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import islice
 from math import inf
 from operator import itemgetter
 from typing import Any
@@ -106,8 +106,8 @@ class _Server:
 
     def take(self, start_s: float, took_s: float) -> int:
         """Have a request take a slot; return its number."""
-        busy = {slot for end_s, slot in self.ends if end_s > start_s}
-        slot = next(number for number in count() if number not in busy)
+        busy = self.ends[bisect_right(self.ends, (start_s, inf)) :]
+        slot: int = min({*range(len(busy) + 1)}.difference(map(itemgetter(1), busy)))
         insort(self.ends, (start_s + took_s, slot))
         del self.ends[: -self.most]
         return slot

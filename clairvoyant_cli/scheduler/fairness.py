@@ -22,10 +22,6 @@ from clairvoyant_cli.scheduler.job import Job
 Rules = TypeVar("Rules")
 
 HALF_LIFE_S = 60.0  # after this long, half of a charge is forgiven
-
-SERVICE_MEMORY_S = HALF_LIFE_S / log(2.0)
-"""Divide decayed seconds of service by this to get a rate (QUARTZ's moving average)."""
-
 FORGOTTEN_S = 1e-3  # a charge below this is nothing
 SWEEP_EVERY = 1024  # charges between two searches for clients to forget
 

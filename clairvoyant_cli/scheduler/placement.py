@@ -89,10 +89,6 @@ class ServerSlots:
         """Return the expected seconds until one of its slots is free, where all are taken."""
         return min((job.left_s(now) for job in self.running.values()), default=0.0)
 
-    def left_s(self, now: float) -> float:
-        """Return the expected seconds of work left in its slots."""
-        return sum(job.left_s(now) for job in self.running.values())
-
 
 class Placement(NamedTuple):
     """The best free server for a job, and the busy one that it should wait for instead, if any."""

@@ -16,8 +16,7 @@ from clairvoyant_cli.scheduler.urgency import level_of
 # The starvation timeout tau, and the guard that lets the longest-waiting job overrule the policy.
 #
 # Where tau comes from, in this order: a setting (0 turns the guard off), the profile (3 x mu_short, the mean
-# sojourn time of short requests under load), the mean short service time, a default. A `tau_s` of None means
-# that there is no guard.
+# sojourn time of short requests under load), a default. A `tau_s` of None means that there is no guard.
 #
 # What each form of the guard guarantees, for a job that has waited longer than tau:
 # * The paper's guard (`stretch` 0, `every` 0): the longest-waiting job is next. Once the backlog exceeds tau,
@@ -30,10 +29,6 @@ from clairvoyant_cli.scheduler.urgency import level_of
 #   max(V + sigma + rho * tau, (V + sigma) / (1 - rho * (1 - 1/r))), plus or minus one job.
 
 TAU_PER_MU_SHORT = 3.0  # tau = 3 x mu_short (Clairvoyant, section 3.4)
-
-TAU_PER_SHORT_SERVICE = 10.0
-"""Tau in mean service times of a short request, where no sojourn times are known. At a utilisation of 0.74
-that is three to four mean short sojourns; the paper's factor of 3 would cost a third of the gain at P50."""
 
 DEFAULT_TAU_S = 120.0  # without any measurement: the paper's value for an Apple M1 (Clairvoyant, section 3.4)
 

@@ -4,8 +4,9 @@ routing at arrival of QUARTZ.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import log
 
-from clairvoyant_cli.scheduler.fairness import SERVICE_MEMORY_S
+from clairvoyant_cli.scheduler.fairness import HALF_LIFE_S
 from clairvoyant_cli.scheduler.job import Job, Preempt
 from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import GENTLE_AGING_RATE, Policy
@@ -14,6 +15,9 @@ from clairvoyant_lab.baselines import ALL_POLICIES
 
 FAIRNESS = 0.10
 """Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
+
+SERVICE_MEMORY_S = HALF_LIFE_S / log(2.0)
+"""Divide decayed seconds of service by this to get a rate (QUARTZ's moving average)."""
 
 CANDIDATES = 2  # servers among which a job is routed: the power of two choices (K of QUARTZ, Table 3)
 
@@ -99,7 +103,8 @@ class RoutedPolicy(Policy):
         def ends_s(server: ServerSlots) -> float:
             # Means add, so only the job's own time is a quantile (QUARTZ, Eq. 4).
             waiting_s = sum(each.cost_s for each in scheduler if each.pinned == server.id)
-            backlog_s = (waiting_s + server.left_s(now)) / server.at_once
+            running_s = sum(running.left_s(now) for running in server.running.values())
+            backlog_s = (waiting_s + running_s) / server.at_once
             return backlog_s + scheduler.fleet.own_s(job, server) * cautious
 
         best = min(drawn(servers, self.candidates, int(job.id)), key=ends_s)

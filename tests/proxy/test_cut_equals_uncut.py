@@ -9,7 +9,7 @@ from tests.fakes.chaos import cut_chaos
 from tests.fakes.cut_cases import faults
 from tests.fakes.dialects import DIALECTS, Dialect
 
-CASES = 300
+CASES = 120
 """For each dialect: `python -m tests.perf.perf_soak cuts` runs more."""
 
 

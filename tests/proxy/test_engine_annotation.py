@@ -131,7 +131,7 @@ async def test_what_cannot_be_stamped_is_refused(body: bytes) -> None:
         assert not engine.asked
 
 
-LONG = b'{"messages":[],"pad":"%b","priority":-5}' % (b"word " * 10**6)
+LONG = b'{"messages":[],"pad":"%b","priority":-5}' % (b"word " * 250_000)
 FORM = b"--x\r\nContent-Disposition: form-data; name=priority\r\n\r\n-5\r\n--x--\r\n"
 
 

@@ -110,7 +110,7 @@ def shouting(
 
 
 def test_excess_urgency_claims_gain_no_more_than_a_share() -> None:
-    seconds = 2000
+    seconds = 1000
     urgent_s, modest = shouting(0, UrgencySource.CLIENT, seconds)
     assert urgent_s <= 0.5 * seconds + CLAIM_WINDOW_S
     _, in_order = shouting(None, UrgencySource.NOBODY, seconds)

@@ -68,9 +68,12 @@ class Watched(Scene[Client]):
     ends: dict[str, Ended] = field(default_factory=dict)
     _jobs: dict[str, Job] = field(default_factory=dict)
     _prompts: dict[str, str] = field(default_factory=dict)
+    _before: dict[str, int] = field(default_factory=dict)
+    """The answers of each class that the daemon remembers of the one before it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._before = {each.length_class: each.sojourn.n for each in self.daemon.snapshot().stats}
         self.daemon.admitted.functions.append(self.admitted)
 
     async def run(
@@ -226,10 +229,11 @@ class Watched(Scene[Client]):
         for stats in state.stats:
             known = sorted(answered[stats.length_class])
             least = sum(ended_s < now - STATS_EVERY_S for ended_s, _ in known)
+            before = self._before[stats.length_class]
             took = sorted(each for _, each in known[: stats.sojourn.n])
-            if not least <= stats.sojourn.n <= len(known):
+            if not least <= stats.sojourn.n - before <= len(known):
                 yield f"{stats.sojourn.n} of class {stats.length_class}, {len(known)} were answered"
-            elif took and abs((stats.sojourn.p50 or 0.0) - percentile(took, 0.5)) > CLOSE_S:
+            elif took and not before and abs((stats.sojourn.p50 or 0.0) - percentile(took, 0.5)) > CLOSE_S:
                 yield f"median of {stats.length_class} {stats.sojourn.p50}, really {percentile(took, 0.5)}"
         by_prompt = {client.prompt: client for client in self.visitors.values()}
         for row in state.recent:

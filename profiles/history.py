@@ -29,7 +29,6 @@ from profiles.states import client_hash, drop_states, note_forgetting, salt
 log = logging.getLogger("clairvoyant")
 
 NEWEST = 10_000  # percentiles are over this many newest answers of a class
-PAIRED = 2_000  # ranking accuracy is over this many newest answers of a class
 CHECKPOINT_TRIES = 20
 SOUND = (
     "typeof(model) = 'text' AND typeof(outcome) = 'text' AND typeof(length_class) = 'text' "
@@ -81,45 +80,6 @@ class Spread:
     wait_p99_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTotal:
-    """Totals of a session."""
-
-    session: str
-    first_at: float  # the start of its first request, epoch seconds
-    last_at: float  # the end of its last
-    turns: int
-    read_tokens: int | None  # of its prompts; None if no answer reported these
-    cached_tokens: int | None  # of its prompts, from the KV cache
-    mean_wait_s: float
-    program: str = ""  # that sent them
-
-    @property
-    def waited_s(self) -> float:
-        """How long its requests waited, in seconds, those at once added up."""
-        return self.turns * self.mean_wait_s
-
-    @property
-    def hit_share(self) -> float | None:
-        """The share of prompt tokens that came from the cache; None if not reported."""
-        if self.cached_tokens is None or not self.read_tokens:
-            return None
-        return self.cached_tokens / (self.read_tokens + self.cached_tokens)
-
-
-def by_session(connection: sqlite3.Connection, span: Span, limit: int) -> list[SessionTotal]:
-    """Return the sessions of two requests or more within a span, the latest first."""
-    where, values = where_of(connection, span)
-    rows = connection.execute(
-        "SELECT session, MIN(finished_at - sojourn_s), MAX(finished_at), COUNT(*), "  # noqa: S608
-        "CAST(SUM(read_tokens) AS INTEGER), CAST(SUM(cached_tokens) AS INTEGER), AVG(waited_s), "
-        f"MAX(program) FROM history WHERE {where} AND {SOUND} AND typeof(program) = 'text' "
-        "AND session != '' GROUP BY session HAVING COUNT(*) > 1 ORDER BY MAX(finished_at) DESC LIMIT ?",
-        (*values, min(limit, 2**63 - 1)),
-    )
-    return [SessionTotal(*row) for row in rows]
-
-
 def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
     """Count requests by model, outcome and actual class, the largest group first."""
     where, values = where_of(connection, span)
@@ -150,16 +110,6 @@ def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spr
         *(percentile(sojourns, share) for share in (0.50, 0.95, 0.99)),
         *(percentile(waits, share) for share in (0.50, 0.99)),
     )
-
-
-def p_long_by_class(connection: sqlite3.Connection, span: Span) -> tuple[list[float], list[float]]:
-    """Return the predicted P(Long) of the newest Short answers and of the newest Long ones."""
-    where, values = where_of(connection, span)
-    select = f"SELECT p_long FROM history WHERE length_class = ? AND {where} "  # noqa: S608 - names of our own
-    select += "ORDER BY finished_at DESC LIMIT ?"
-    rows = (connection.execute(select, (each, *values, PAIRED)) for each in ("short", "long"))
-    short, long = ([p_long for (p_long,) in found if isinstance(p_long, float)] for found in rows)
-    return short, long
 
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:

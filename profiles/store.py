@@ -76,18 +76,6 @@ def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
     return found
 
 
-def newest_profile(connection: sqlite3.Connection, model: str | None = None) -> Profile | None:
-    """Return the newest readable profile, optionally of a model; None if there is none. Dates in the future
-    come from a wrong clock and sort last.
-    """
-    rows = connection.execute(
-        "SELECT name, record, chosen_at FROM profiles WHERE ? IS NULL OR model = ? "
-        "ORDER BY measured_at > ?, measured_at DESC",
-        (model, model, time.time()),
-    )
-    return next((kept.profile for kept in _readable(rows)), None)
-
-
 def fitting(connection: sqlite3.Connection, *, host: str, backend: str, place: str) -> list[Profile]:
     """Return the profiles of a backend on a host (its key): selected ones first, then newest first.
 

@@ -1,57 +1,42 @@
-"""`clairvoyant history`: shows served requests, compares them with the profile and with arrival order, and
-erases them.
-"""
+"""`clairvoyant history`: shows served requests, compares them with arrival order, and erases them."""
 
-import csv
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from clairvoyant_cli.commands import last_night, report
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
-from clairvoyant_cli.commands.number_format import span as span_of
 from clairvoyant_cli.commands.options import db_option
 from clairvoyant_cli.commands.plain_output import say, say_json
 from clairvoyant_cli.commands.setup import database_path, opened_database, told_plainly
 from clairvoyant_cli.commands.time_spans import date, span_options
 from clairvoyant_cli.errors import InputError, printable
 from clairvoyant_cli.protocols.printable import plural
-from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
 from profiles.database import set_aside_files
 from profiles.history import (
     ALWAYS,
     FOREVER,
-    SessionTotal,
     Span,
-    by_session,
     each,
     forget,
     newest,
-    p_long_by_class,
     spread,
     totals,
 )
 from profiles.records import Finished
-from profiles.store import newest_profile
-
-RowT = TypeVar("RowT", Finished, SessionTotal)
 
 LISTED = 10
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
-"""How a formula begins (OWASP, CSV injection)."""
 
 
 # The options that each view takes, besides those of the span and the database.
 TAKEN = {
-    "": {"limit", "json", "csv"},
-    "sessions": {"limit", "json", "csv"},
+    "": {"limit", "json"},
     "report": {"json"},
     "last_night": {"json"},
     "trace": {"limit"},
@@ -64,12 +49,9 @@ TAKEN = {
     "-n",
     "--limit",
     type=click.IntRange(min=0),
-    help=f"Requests to list.  [default: {LISTED}; all with --json, --csv, --trace]",
+    help=f"Requests to list.  [default: {LISTED}; all with --json, --trace]",
 )
 @span_options
-@click.option(
-    "--sessions", is_flag=True, help="List sessions of two requests or more instead: turns, tokens, waits."
-)
 @click.option(
     "--report",
     is_flag=True,
@@ -80,7 +62,6 @@ TAKEN = {
 )
 @db_option
 @click.option("--json", is_flag=True, help="Print JSON Lines; with --report and --last-night, JSON.")
-@click.option("--csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--trace",
     is_flag=True,
@@ -99,7 +80,7 @@ TAKEN = {
 )
 @click.option("--yes", is_flag=True, help="With --forget: do not ask for confirmation.")
 def command(span: Span, db_file: Path | None, **given: Any) -> None:
-    """Show served requests: totals, percentiles, drift, and the latest ones.
+    """Show served requests: totals, percentiles, and the latest ones.
 
     Clients are shown as hashes. Bodies are included only if `serve --record-prompts` recorded them.
     --forget overwrites the freed space. A running daemon forgets within seconds too; only its
@@ -112,8 +93,7 @@ def command(span: Span, db_file: Path | None, **given: Any) -> None:
     if view == "forget":
         _forget(database_path(db_file), span, given)
         return
-    limit, as_csv = given["limit"], given["csv"]
-    every = given["json"] or as_csv
+    limit = given["limit"]
     with opened_database(db_file) as connection:
         if view == "last_night":
             last_night.show(connection, as_json=given["json"])
@@ -121,15 +101,8 @@ def command(span: Span, db_file: Path | None, **given: Any) -> None:
             report.show(connection, span, as_json=given["json"])
         elif view == "trace":
             _trace(_rows(connection, span, limit))
-        elif view == "sessions":
-            default = sys.maxsize if every else LISTED
-            found = by_session(connection, span, default if limit is None else limit)
-            if every:
-                _dump(SessionTotal, iter(found[::-1]), as_csv=as_csv)
-            else:
-                _show_sessions(PlainConsole(), found)
-        elif every:
-            _dump(Finished, _rows(connection, span, limit), as_csv=as_csv)
+        elif given["json"]:
+            _dump(_rows(connection, span, limit))
         else:
             _show(PlainConsole(), connection, span, LISTED if limit is None else limit)
 
@@ -139,8 +112,6 @@ def _view(given: Mapping[str, Any]) -> str:
     wanted = [name for name, value in given.items() if value not in (None, False)]
     view = next((name for name in wanted if name in TAKEN), "")
     stray = next((name for name in wanted if name != view and name not in TAKEN[view]), None)
-    if given["json"] and given["csv"]:
-        raise click.UsageError("--csv does not go with --json", click.get_current_context())
     if stray is not None:
         flag = f"--{stray.replace('_', '-')}"
         with_ = f"does not go with --{view}" if view else "goes with --forget"
@@ -195,45 +166,10 @@ def _trace(rows: Iterator[Finished]) -> None:
         )
 
 
-def _dump(kind: type[RowT], rows: Iterator[RowT], *, as_csv: bool) -> None:
-    names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(kind)]
-    if not as_csv:
-        for row in rows:
-            say_json(dict(zip(names, astuple(row), strict=True)))
-        return
-    csv.writer(sys.stdout).writerow(names)
-    writer = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC)
+def _dump(rows: Iterator[Finished]) -> None:
+    names = ["output_tokens" if field.name == "tokens" else field.name for field in fields(Finished)]
     for row in rows:
-        writer.writerow(_cell(each) if isinstance(each, str) else each for each in astuple(row))
-
-
-def _cell(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula, also where it splits lines at semicolons."""
-    text = printable(text)
-    return f"'{text}" if text.startswith(FORMULA) else text
-
-
-def _show_sessions(console: PlainConsole, found: Sequence[SessionTotal]) -> None:
-    if not found:
-        console.print("no session of two requests or more")
-        return
-    console.print_table(
-        ("last", "session", "agent", "turns", "for", "waiting", "read", "cached", "hit"),
-        (
-            (
-                date(total.last_at, "%m-%d %H:%M"),
-                total.session,
-                total.program or "-",
-                f"{total.turns:,}",
-                span_of(total.last_at - total.first_at),
-                span_of(total.waited_s),
-                figure(total.read_tokens, ",d"),
-                figure(total.cached_tokens, ",d"),
-                figure(total.hit_share, ".0%"),
-            )
-            for total in found
-        ),
-    )
+        say_json(dict(zip(names, astuple(row), strict=True)))
 
 
 def _show(console: PlainConsole, connection: Connection, span: Span, limit: int) -> None:
@@ -264,7 +200,6 @@ def _show(console: PlainConsole, connection: Connection, span: Span, limit: int)
         ("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99"),
         ((name, f"{n:,}", *map(seconds, times)) for name, n, *times in map(astuple, spreads)),
     )
-    _show_drift(console, connection, span)
     if rows:
         console.print()
         console.print_table(
@@ -287,14 +222,3 @@ def _show(console: PlainConsole, connection: Connection, span: Span, limit: int)
         for finished in rows:
             if finished.remark:
                 console.print(f"{date(finished.finished_at, '%m-%d %H:%M:%S')} {printable(finished.remark)}")
-
-
-def _show_drift(console: PlainConsole, connection: Connection, span: Span) -> None:
-    profile = newest_profile(connection, span.model)
-    short = spread(connection, LengthClass.SHORT.value, span)
-    p99 = f"short answers' P99 {seconds(short.sojourn_p99_s if short else None)}"
-    accuracy = f"ranking accuracy {figure(pairs_in_order(*p_long_by_class(connection, span)), '.3f')}"
-    if profile is not None:
-        p99 += f", {seconds(profile.short_p99_s)} in profile {profile.name}"
-        accuracy += f", {figure(profile.ranking_accuracy, '.3f')} in profile {profile.name}"
-    console.print(f"\n{p99}\n{accuracy}")

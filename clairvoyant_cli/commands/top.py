@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from clairvoyant_cli.commands.alert_command import run_for_alert
-from clairvoyant_cli.commands.options import json_option, token_file_option, url_option
-from clairvoyant_cli.commands.plain_output import say, say_json
+from clairvoyant_cli.commands.options import token_file_option, url_option
+from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.sentences import Sentences
 from clairvoyant_cli.config import load_top_config
 from clairvoyant_cli.errors import InputError
 from clairvoyant_cli.state.client import admin_token, daemon_url, state_dir
-from clairvoyant_cli.state.encoding import without_prompts
-from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import EVERY_S, DaemonSource
 from clairvoyant_cli.system import draws_few_glyphs, heed_signals
 from tui.alerts import Alerts
@@ -68,8 +66,6 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
     help="Least time between two frames. On a slow link, take 2 or more.",
 )
 @click.option("--lines", is_flag=True, help="Print a sentence when something changes, for screen readers.")
-@click.option("--once", is_flag=True, help="Print the state once, as tables.")
-@json_option("Print the state once, as JSON.")
 @click.option("--demo", is_flag=True, help="Watch a built-in daemon with a simulated server.")
 def command(
     url: str | None,
@@ -80,22 +76,17 @@ def command(
     bell: bool | None,
     every_s: float,
     lines: bool,
-    once: bool,
-    as_json: bool,
     demo: bool,
 ) -> None:
     """Watch and control the queue, the slots and the GPU. The daemon keeps running when you quit."""
     if web is not None:
-        if demo or lines or once or as_json:
+        if demo or lines:
             raise InputError("--web shows a running daemon; it excludes the other modes")
         from clairvoyant_cli.commands.web import serve_pages
 
         serve_pages(web, daemon_url(url), admin_token(token_file), readonly=readonly)
         return
     opened = _demo(every_s) if demo else nullcontext(_live(url, token_file, every_s))
-    if once or as_json:
-        _print(asyncio.run(_snapshot(opened)), as_json)
-        return
     config = load_top_config()
     run = partial(run_for_alert, () if demo else config.command())
     alerts = Alerts(bell=not demo if bell is None else bell, run=run)
@@ -104,9 +95,9 @@ def command(
         return
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if "TEXTUAL_DRIVER" not in os.environ and not all(each.isatty() for each in streams):
-        raise InputError("top needs a terminal; for a script use --once or --json")
+        raise InputError("top needs a terminal; for a script use: clairvoyant status")
     if os.environ.get("TERM") == "dumb":
-        raise InputError("TERM is dumb: this terminal cannot draw; use --once")
+        raise InputError("TERM is dumb: this terminal cannot draw; use --lines, or clairvoyant status")
     settings = {
         "readonly": readonly,
         "badge": "demo" * demo,
@@ -153,21 +144,6 @@ async def _say_lines(
             alerts.take(news, time.monotonic())
             if alerts.told:
                 group.create_task(tell(alerts.told))
-
-
-async def _snapshot(opened: AbstractAsyncContextManager[Attachment]) -> Snapshot:
-    async with opened as (source, _):
-        return await source.snapshot()
-
-
-def _print(snapshot: Snapshot, as_json: bool) -> None:
-    from tui.print_tables import output_width, state
-
-    if as_json:
-        say_json(without_prompts(snapshot))
-    else:
-        for line in state(snapshot, output_width()):
-            say(line)
 
 
 async def _watch(

@@ -1,11 +1,9 @@
 """Names that anybody chooses, of models, clients and profiles, are shown as they are and never obeyed."""
 
-import csv
 import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +15,7 @@ from rich.text import Text
 
 import clairvoyant_cli.main
 from clairvoyant_cli.calibrate.run import Outcome
-from clairvoyant_cli.commands import calibrate, plain_output, status, top
+from clairvoyant_cli.commands import calibrate, plain_output, status
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.doctor import _print as print_findings
 from clairvoyant_cli.doctor.finding import broken
@@ -115,26 +113,13 @@ def test_lines_and_json_hold_nothing_that_a_terminal_obeys(
     tau = replace(snapshot.tau, source=name)
     hostile = replace(snapshot, listen=name, queue=queue, tau=tau)
     status._print(hostile)
-    top._print(hostile, as_json=False)
-    for as_json in (plain_output.say_json, partial(top._print, as_json=True)):
-        as_json(hostile)
+    plain_output.say_json(hostile)
     kept = keep(tmp_path / "c.db", [replace(each, model=name) for each in traffic(2)], PROFILE)
     shown = capsys.readouterr().out
-    for flags in (["--json"], ["--csv"], []):
+    for flags in (["--json"], []):
         shown += run("history", *flags, "--db", kept).stdout
     assert "owned" in shown
     assert all(line.isprintable() for line in shown.splitlines())
-
-
-def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
-    names = ["=1+1", "+1", "-1", "@x", "a;=1+1", "plain"]
-    rows = [replace(each, model=name) for each, name in zip(traffic(len(names)), names, strict=True)]
-    text = run("history", "--csv", "--db", keep(tmp_path / "c.db", rows, PROFILE)).stdout
-    heads, *found = csv.reader(io.StringIO(text))
-    column = heads.index("model")
-    assert {row[column] for row in found} == {"'=1+1", "'+1", "'-1", "'@x", "a;=1+1", "plain"}
-    assert '"a;=1+1"' in text, "one cell also where semicolons separate them"
-    assert all(float(row[heads.index("waited_s")]) >= 0.0 for row in found)
 
 
 def test_json_reads_as_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """`clairvoyant top` as a command: what it prints once, what it refuses, and how it attaches."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -16,8 +15,6 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from tests.tui.board import busy
 
-NOBODY = "http://127.0.0.1:9"
-
 
 def top(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
@@ -30,26 +27,12 @@ def complaint(*arguments: str) -> ClairvoyantError:
     return error
 
 
-def test_json_is_the_state() -> None:
-    result = top("--demo", "--json")
-    assert result.exit_code == 0
-    assert json.loads(result.output)["mode"] == "serving"
-
-
-def test_once_is_tables_for_a_script() -> None:
-    result = top("--demo", "--once")
-    assert result.exit_code == 0
-    assert "queue" in result.output
-    assert "\x1b" not in result.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
         (("--demo",), "top needs a terminal", ExitCode.USAGE),
-        (("--once", "--url", NOBODY), "no daemon answers", ExitCode.UNREACHABLE),
-        (("--once", "--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
-        (("--once", "--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
+        (("--url", "ftp://somewhere"), "give one like", ExitCode.USAGE),
+        (("--token-file", "/nowhere/token"), "cannot read the admin token", ExitCode.USAGE),
     ],
 )
 def test_what_cannot_be_says_why(arguments: tuple[str, ...], words: str, code: ExitCode) -> None:

@@ -70,7 +70,7 @@ SKIPPED = {
 """Commands that are left out, and why."""
 
 INSTEAD = {
-    "clairvoyant top": "clairvoyant top --once",
+    "clairvoyant top": "clairvoyant status",
     "clairvoyant bench burst --report mine.html": "clairvoyant bench burst --report mine.html --requests 8",
     "clairvoyant bench burst --backend llama": "clairvoyant bench burst --quick --requests 6 --backend llama",
 }

@@ -7,15 +7,11 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from predictor.ranking import pairs_in_order
 from profiles.database import ProfilesError, reading
 from profiles.history import (
-    SessionTotal,
     Span,
-    by_session,
     forget,
     newest,
-    p_long_by_class,
     recorded_requests,
     spread,
     totals,
@@ -47,14 +43,11 @@ def test_totals_of_one_client(path: Path, span: Span) -> None:
     short = [row.sojourn_s for row in rows if row.length_class == "short"]
     with reading(path) as connection:
         found, of_short = totals(connection, span), spread(connection, "short", span)
-        accuracy = pairs_in_order(*p_long_by_class(connection, span))
     assert sum(total.requests for total in found) == len(rows)
     assert sum(total.tokens for total in found) == sum(row.tokens or 0 for row in rows)
     assert of_short is not None
     assert of_short.n == len(short)
     assert of_short.sojourn_p50_s == pytest.approx(median(short))
-    scores = [[r.p_long for r in rows if r.length_class == each] for each in ("short", "long")]
-    assert accuracy == pytest.approx(pairs_in_order(*scores))
 
 
 def test_percentiles_by_class(path: Path) -> None:
@@ -80,33 +73,6 @@ def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path)
     with reading(path) as connection:
         found = {limit: [row.tokens for row in recorded_requests(connection, limit)] for limit in (11, 5, 4)}
     assert found == {11: [7, 8, 9], 5: [8, 9], 4: [9]}
-
-
-def test_sessions_are_summed_over_their_requests(tmp_path: Path) -> None:
-    told = [(90, None), (40, 60), (None, None), (30, 170)]
-    rows = [
-        replace(
-            FINISHED,
-            finished_at=START + n,
-            session="a-s1",
-            read_tokens=read,
-            cached_tokens=cached,
-            program="opencode",
-        )
-        for n, (read, cached) in enumerate(told)
-    ]
-    later = [
-        replace(row, finished_at=row.finished_at + 9.0, session="b-s1", waited_s=3.0) for row in rows[:1]
-    ]
-    unknown = [replace(FINISHED, finished_at=START + n, session="a-s2") for n in (20, 21)]
-    path = keep(tmp_path / "c.db", [FINISHED, *rows, *later, *unknown])
-    with reading(path) as connection:
-        second, first = by_session(connection, Span(), 10)
-        assert by_session(connection, Span(), 1) == [second]
-        assert by_session(connection, Span(client="nobody"), 10) == []
-    assert first == SessionTotal("a-s1", START - FINISHED.sojourn_s, START + 3, 4, 160, 230, 1.0, "opencode")
-    assert first.hit_share == pytest.approx(230 / 390)
-    assert (second.session, second.read_tokens, second.hit_share) == ("a-s2", None, None)
 
 
 def test_a_forgotten_client_is_gone(path: Path) -> None:

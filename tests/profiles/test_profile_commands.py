@@ -1,7 +1,5 @@
 """`profiles` and `history`: output and errors."""
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -79,27 +77,22 @@ def test_removing_several_is_all_or_nothing(db: Path) -> None:
     run("profiles", "show", PROFILE.name, "--db", db)
 
 
-def test_history_prints_totals_and_drift(db: Path) -> None:
+def test_history_prints_totals(db: Path) -> None:
     printed = run("history", "--db", db).stdout
     assert run("history", "--db", db, "--client", "nobody").stdout == "no such requests\n"
     assert "completed" in printed
-    assert "in profile gemma@ollama" in printed
-    assert "ranking accuracy 0." in printed
     assert "alice" not in printed
 
 
-def test_history_as_json_and_csv(db: Path) -> None:
+def test_history_as_json(db: Path) -> None:
     lines = [json.loads(line) for line in run("history", "--json", "--db", db).stdout.splitlines()]
-    rows = list(csv.DictReader(io.StringIO(run("history", "--csv", "--db", db).stdout)))
-    assert [line["request"] for line in lines] == [row["request"] for row in rows]
     assert [line["finished_at"] for line in lines] == sorted(line["finished_at"] for line in lines)
     assert len(lines) == 300
     last = run("history", "--json", "-n", "2", "--db", db).stdout.splitlines()
     assert [json.loads(line) for line in last] == lines[-2:]
 
 
-def test_history_lists_sessions(db: Path) -> None:
-    assert "no session" in run("history", "--sessions", "--db", db).stdout
+def test_history_prints_what_was_read_and_remarks(db: Path) -> None:
     rows = [
         replace(
             FINISHED,
@@ -112,12 +105,6 @@ def test_history_lists_sessions(db: Path) -> None:
         for n in range(3)
     ]
     record(Writer(db), rows)
-    printed = run("history", "--sessions", "--db", db).stdout.splitlines()
-    assert len(printed) == 2
-    assert printed[1].split()[2:] == ["abc-s7", "opencode", "3", "5.0", "s", "3.0", "s", "300", "900", "75%"]
-    (line,) = run("history", "--sessions", "--json", "--db", db).stdout.splitlines()
-    assert json.loads(line)["cached_tokens"] == 900
-    assert run("history", "--sessions", "--csv", "-n", "0", "--db", db).stdout.startswith("session,first_at")
     latest = run("history", "-n", "1", "--db", db).stdout
     assert "completed 100 50 60" in " ".join(latest.split())
     record(Writer(db), [replace(FINISHED, finished_at=START + 9.9e3, remark="prompt cut")])
@@ -150,9 +137,8 @@ def test_history_by_client_and_time(db: Path) -> None:
     ("arguments", "said"),
     [
         (("--forget", "--all", "-n", "5"), "--limit does not go with --forget"),
-        (("--report", "--csv"), "--csv does not go with --report"),
-        (("--json", "--csv"), "--csv does not go with --json"),
-        (("--sessions", "--trace"), "--trace does not go with --sessions"),
+        (("--report", "--trace"), "--trace does not go with --report"),
+        (("--json", "--trace"), "--json does not go with --trace"),
         (("--forget", "--report"), "--report does not go with --forget"),
         (("--all",), "--all goes with --forget"),
     ],

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 import pytest
 
 from profiles import store
-from profiles.database import ProfilesError, reading, writing
+from profiles.database import ProfilesError, writing
 from profiles.host import this_host
 from profiles.ledger import Ledger
 from profiles.records import Continuation, Estimate, Sample, place_of
@@ -125,10 +125,6 @@ def test_profiles_dated_in_the_future_sort_last(tmp_path: Path) -> None:
     found = [profile.name for profile in ledger.profiles("ollama", "http://localhost:11434")]
     ledger.close()
     assert found == ["since", "ahead"]
-    with reading(path) as connection:
-        newest = store.newest_profile(connection)
-    assert newest is not None
-    assert newest.name == "since"
 
 
 def test_a_missing_named_profile_is_an_error(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Records: profiles of a model on a machine, and finished requests.
 
 Rule 1: standard library only; the proxy and the dashboards import this module.
-Rule 2: fields are only added, with defaults, so that older files stay readable.
+Rule 2: new fields have defaults, so that older files stay readable; unknown fields are ignored.
 Rule 3: `_at` is epoch seconds, `_s` a duration in seconds.
 Rule 4: only `Finished.body` has prompt text, and only if the operator asked for it.
 """
@@ -72,16 +72,6 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """Speeds at one prompt length, with one request in flight."""
-
-    prompt_tokens: int
-    prefill_tokens_per_s: float | None
-    decode_tokens_per_s: float | None
-    ttft_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """One request of a calibration."""
 
@@ -96,7 +86,6 @@ class Sample:
     prefill_s: float | None = None
     capped: bool = False
     counted: bool = True  # False for requests that only fill the queue
-    p_long: float | None = None  # None without a prediction
     load_s: float | None = None
 
 
@@ -189,9 +178,6 @@ class Profile:
     ttft_s: float | None = None
     load_s: float | None = None
     slots: int = 1
-    bands: tuple[Band, ...] = ()
-    short_p99_s: float | None = None
-    ranking_accuracy: float | None = None
     queued_decode_tokens_per_s: float | None = None
     took_s: float = 0.0
     advice: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""Runs a calibration from the first question to the profile, and warns of measurements that are too few, too
-noisy, or disturbed by other clients.
+"""Runs a calibration from the first question to the profile, and warns of measurements that are too few, or
+disturbed by other clients.
 
 The measured length makes an answer Short or Long, not the question's intent.
 """
@@ -7,21 +7,19 @@ The measured length makes an answer Short or Long, not the question's intent.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log, sqrt
-from statistics import fmean, linear_regression, median
+from math import inf
+from statistics import median
 
 import msgspec
 
-from clairvoyant_cli.backends.client import TimedAnswer
 from clairvoyant_cli.calibrate.prove import FULL_TOKENS, Prover, progress_name
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
     WARM_UP,
     Survey,
-    forecast_s,
     load_model,
-    measure_bands,
+    measure_prefill,
     one_at_a_time,
     probe_slots,
     survey,
@@ -29,17 +27,12 @@ from clairvoyant_cli.calibrate.server_speeds import (
 from clairvoyant_cli.calibrate.session import QUICK, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.scheduler.policy import TAU_PER_MU_SHORT
-from predictor.ranking import pairs_in_order
 from predictor.record import LengthClass
-from profiles.percentiles import percentile
 from profiles.records import MIN_TRIALS, Host, Profile, Sample
 
 MARGIN = 1.25  # of the time that a proof should take
 WIDE_INTERVAL = 0.25  # half the confidence interval over the mean
-NOISY_RATE = 0.20  # standard deviation of the decode speed, relative, one request at a time
-MIN_RATES = 4
 MIN_TOKENS = 16
-CERTAIN = 1.645  # of normal deviates, 95 of a hundred are smaller
 UNEXPLAINED = 0.25  # share of an answer's time for which the server does not account
 UNEXPLAINED_S = 0.1
 FEW_SHORTS = 20
@@ -66,27 +59,22 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         client.silence_s = plan.silence_s  # it may be loading now
     first = await client.ask(WARM_UP)
     client.silence_s = plan.silence_s
-    _say_how_long(session, first)
+    _say_if_too_slow(session, first.decode_tokens_per_s)
     shorts, longs = short_questions(session.seed), long_questions(session.seed)
     services = await one_at_a_time(session, shorts, longs)
-    session.tell(Step("slots", 0, 1, session.remaining_s))
+    session.tell(Step("slots", 0, 1))
     slots = await probe_slots(client, longs[::-1], session.decode_tokens_per_s)
-    # Before the longer prompts: `serve` learns how fast they are read, but preempts nothing without this.
+    # Before the long prompt: `serve` learns how fast it is read, but preempts nothing without this.
     prover, notes = await _prove_continuing(session, slots)
-    bands = await measure_bands(session)
+    prefill = await measure_prefill(session)
     queued, method = await in_the_queue(session, shorts, longs, services, slots)
     in_flight, _ = plan.queue_phase(slots)
     times = [each.sojourn_s for each in queued if each.counted and is_short(each)]
     mu_short = estimate(times, batch=in_flight)
     if method == "computed":
-        mu_short = computed_mu_short(services, in_flight, slots, _token_s(session))
-    prefill = [rate for band in bands if (rate := band.prefill_tokens_per_s)]
+        mu_short = computed_mu_short(services, _token_s(session))
     singles = [service.sample for service in services]
-    scores: dict[LengthClass, list[float]] = {each: [] for each in LengthClass}
-    for sample in session.samples:
-        if sample.p_long is not None:
-            scores[LengthClass.of(sample.tokens)].append(sample.p_long)
-    rates = [each.tokens / each.decode_s for each in queued if each.decode_s and each.tokens >= 16]
+    rates = [each.tokens / each.decode_s for each in queued if each.decode_s and each.tokens >= MIN_TOKENS]
     profile = Profile(
         name=found.served.profile_name,
         measured_at=time.time(),
@@ -98,13 +86,10 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         mu_short_s=mu_short,
         tau_s=None if mu_short is None else TAU_PER_MU_SHORT * mu_short.mean,
         decode_tokens_per_s=session.decode_tokens_per_s,
-        prefill_tokens_per_s=median(prefill) if prefill else None,
+        prefill_tokens_per_s=prefill,
         ttft_s=median(sample.ttft_s for sample in singles),
         load_s=load_s,
         slots=slots,
-        bands=tuple(bands),
-        short_p99_s=percentile(sorted(times), 0.99) if times else None,
-        ranking_accuracy=pairs_in_order(scores[LengthClass.SHORT], scores[LengthClass.LONG]),
         queued_decode_tokens_per_s=median(rates) if rates else None,
         took_s=session.took_s,
         measured_by=version,
@@ -120,12 +105,8 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     return Outcome(replace(profile, advice=advice), tuple(session.samples), progress)
 
 
-def _say_how_long(session: Session, first: TimedAnswer) -> None:
-    plan, rate = session.plan, first.decode_tokens_per_s or 0.0
-    expected_s = forecast_s(plan, first)
-    if plan.budget_s is None and expected_s is not None:
-        line = f"by the server's first answer this takes about {max(1, round(expected_s / 60))} min; "
-        session.say(line + "without --full it takes three")
+def _say_if_too_slow(session: Session, rate: float | None) -> None:
+    plan = session.plan
     if plan.cut_s is not None and rate:
         needed_s = MARGIN * MIN_TRIALS * _prover(session, 1, rate).trial_s
         if needed_s > plan.cut_s:
@@ -150,13 +131,11 @@ async def _prove_continuing(session: Session, slots: int) -> tuple[Prover | None
     try:
         await prover.look()
         while not prover.is_complete:
-            left_s = prover.trial_s * (prover.wanted - prover.done)
             if plan.cut_s is not None:
                 bound_s = min(begun_s + plan.cut_s - clock(), session.remaining_s or inf)
                 if bound_s < 2 * prover.trial_s:
                     break  # the next question would take too long
-                left_s = min(left_s, bound_s)
-            session.tell(Step("preempted and continued", prover.done, prover.wanted, left_s))
+            session.tell(Step("preempted and continued", prover.done, prover.wanted))
             await prover.step()
     except ClairvoyantError as error:
         return None, (f"whether a preempted answer can be continued is not known: {error}",)
@@ -177,7 +156,7 @@ def advise(
     if found.busy:
         yield f"{found.busy} other requests were in the server at the start; measure when it is idle"
     yield from _about_the_sample(profile, queued)
-    yield from _about_noise(singles)
+    yield from _about_others(singles)
     if found.slots is not None and found.slots != profile.slots:
         yield f"the server reports {found.slots} slots, but {profile.slots} worked at the same time"
 
@@ -200,34 +179,9 @@ def _about_the_sample(profile: Profile, queued: Sequence[Sample]) -> Iterator[st
         yield "no answer was longer than Short: mu_short lacks the wait behind long ones"
 
 
-def _about_noise(singles: Sequence[Sample]) -> Iterator[str]:
-    spread, freedom = speed_spread(singles)
-    if freedom:
-        # The 95 % quantile of chi-squared over its degrees of freedom (Wilson and Hilferty, 1931).
-        part = 2.0 / (9.0 * freedom)
-        if spread > NOISY_RATE * sqrt((1.0 - part + CERTAIN * sqrt(part)) ** 3):
-            yield f"the speed varied by {spread:.0%} from answer to answer: something else used the machine"
+def _about_others(singles: Sequence[Sample]) -> Iterator[str]:
     told = [s for s in singles if s.decode_s is not None]
     more_s = [s.sojourn_s - (s.decode_s or 0.0) - (s.prefill_s or 0.0) - (s.load_s or 0.0) for s in told]
     if told and median(more_s) > max(UNEXPLAINED_S, UNEXPLAINED * median(s.sojourn_s for s in told)):
         news = f"answers took {median(more_s):.1f} s longer than the server worked on them"
         yield f"{news}: other clients were waiting in it"
-
-
-def speed_spread(samples: Sequence[Sample]) -> tuple[float, int]:
-    """Return the relative standard deviation of the decode speed and its degrees of freedom; 0 where the
-    server reported too little.
-
-    Long answers are slower by their longer context, short ones by the fixed cost of an answer, even on an
-    idle machine. So what a straight line in the logarithms of length and speed explains is not noise.
-    """
-    told = [s for s in samples if s.decode_s and s.tokens >= MIN_TOKENS]
-    if len(told) < MIN_RATES:
-        return 0.0, 0
-    lengths = [log(s.tokens) for s in told]
-    rates = [log(s.tokens / s.decode_s) for s in told if s.decode_s]
-    varied = len(set(lengths)) > 1
-    slope, start = linear_regression(lengths, rates) if varied else (0.0, fmean(rates))
-    left = sum((rate - start - slope * length) ** 2 for length, rate in zip(lengths, rates, strict=True))
-    freedom = len(told) - (2 if varied else 1)
-    return sqrt(left / freedom), freedom

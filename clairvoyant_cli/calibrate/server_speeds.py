@@ -1,4 +1,4 @@
-"""Measures a server apart from its queue: its model, service times, speeds by prompt length, slots."""
+"""Measures a server apart from its queue: its model, service times, how fast it reads a prompt, slots."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,20 +10,19 @@ from statistics import fmean, median
 
 from clairvoyant_cli.backends.client import LOAD_S, Client, Question, TimedAnswer, together
 from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, reading
-from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, Plan, ServiceTime, Session, Step, is_short
+from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.protocols.probes import OfferedModel
-from profiles.records import Band, Sample, Served, place_of
+from profiles.records import Sample, Served, place_of
 
 # The first answer after a pause pays for caches and clocks that the others find warm.
 WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
 SINGLES_SHARE = 0.35  # of a bounded run for questions one at a time; they tell how long the rest will take
 LEAST_SHORTS = 2  # asked one at a time, however long they take
 MIN_TOKENS = 32
-SHORT_TOKENS, LONG_TOKENS = 60, 800  # assumed lengths of the answers of either kind, before any was asked
 READINGS = 2
-BAND_SHARE = 0.25  # share of what is left of a bounded run that one band may take
-LATE_S = 10.0  # how long the first band may take after the time is up
+READING_SHARE = 0.25  # share of what is left of a bounded run that reading a long prompt may take
+LATE_S = 10.0  # how long that may take after the time is up
 FIRST_PROBE = 6
 LARGEST_PROBE = 96
 PROBE_S = 0.4  # how long a probing answer should take: long against the jitter of a busy machine
@@ -107,8 +106,7 @@ async def one_at_a_time(
         for done, question in enumerate(questions):
             if done >= least and session.took_s > until_s:
                 break  # a slow server answers only some of them
-            left_s = _left_s(session, services, [*questions[done:], *(kinds[1][0] if number == 1 else ())])
-            session.tell(Step("one at a time", len(services), plan.singles, left_s))
+            session.tell(Step("one at a time", len(services), plan.singles))
             services.append(await _service_time(session, question))
     return services
 
@@ -127,35 +125,6 @@ async def _service_time(session: Session, question: Question) -> ServiceTime:
     return ServiceTime(sample, sample.sojourn_s + more_s, is_short(sample) and not cut, more_s)
 
 
-def _left_s(session: Session, services: Sequence[ServiceTime], ahead: Sequence[Question]) -> float | None:
-    if not services:
-        return session.remaining_s
-    short_s, longer_s = _means(services)
-    if session.decode_tokens_per_s is not None:
-        longer_s = max(longer_s, LONG_CAP / session.decode_tokens_per_s)
-    alone_s = sum(longer_s if question.cap >= LONG_CAP else short_s for question in ahead)
-    _, count = session.plan.queue_phase(1)
-    all_s = alone_s + count * (SHORTS_PER_LONG * short_s + longer_s) / (SHORTS_PER_LONG + 1)
-    return all_s if session.remaining_s is None else min(all_s, max(0.0, session.remaining_s))
-
-
-def forecast_s(plan: Plan, first: TimedAnswer) -> float | None:
-    """Estimate from a first answer how long a plan takes, in seconds; None if the answer is too short."""
-    rate = first.decode_tokens_per_s
-    if rate is None:
-        return None
-    _, count = plan.queue_phase(1)
-    shorts = plan.singles - plan.long_singles + count * SHORTS_PER_LONG / (SHORTS_PER_LONG + 1)
-    longs = plan.long_singles + count / (SHORTS_PER_LONG + 1)
-    tokens = shorts * SHORT_TOKENS + longs * LONG_TOKENS
-    return tokens / rate + (shorts + longs) * first.ttft_s
-
-
-def times_of(services: Sequence[ServiceTime], *, short: bool) -> list[float]:
-    """Return the service times of the Short answers, or of the others, in seconds."""
-    return [service.seconds for service in services if service.short is short]
-
-
 def question_s(services: Sequence[ServiceTime], slots: int) -> float:
     """Return how much longer the queue phase takes for each question."""
     short_s, longer_s = _means(services)
@@ -164,44 +133,32 @@ def question_s(services: Sequence[ServiceTime], slots: int) -> float:
 
 def _means(services: Sequence[ServiceTime]) -> tuple[float, float]:
     """Return the mean service times of Short answers and of longer ones; both of all if there is one kind."""
-    short, longer = (times_of(services, short=short) for short in (True, False))
+    short, longer = ([each.seconds for each in services if each.short is short] for short in (True, False))
     return fmean(short or longer), fmean(longer or short)
 
 
-async def measure_bands(session: Session) -> list[Band]:
-    """Measure the plan's bands, the shorter prompts first, with two prompts each; stop where one no longer
-    fits the context or the time. The first band may exceed the time a little, by one prompt.
+async def measure_prefill(session: Session) -> float | None:
+    """Return prompt tokens per second, from two prompts of the plan's length; from one if there is little
+    time, and None if there is none, or the prompt does not fit the context. One prompt may exceed the time a
+    little.
     """
-    lengths, bands, readings = session.plan.bands, list[Band](), READINGS
-    for number, tokens in enumerate(lengths):
-        left_s = session.remaining_s
-        session.tell(Step(f"prompts of {tokens} tokens", number, len(lengths), left_s))
-        if left_s is not None:
-            like: Sequence[Sample | Band] = bands or [service.sample for service in session.services]
-            token_s = min((each.ttft_s / max(1, each.prompt_tokens) for each in like), default=0.0)
-            expected_s = READING_TOKENS / (session.decode_tokens_per_s or inf) + tokens * token_s
-            if READINGS * expected_s > BAND_SHARE * left_s:
-                if bands or expected_s > left_s + LATE_S:
-                    break
-                readings = 1
-        try:
-            # A random beginning, or the server would find the prompt of an earlier run in its cache.
-            answers = [await session.ask_alone(reading(tokens, randbits(40))) for _ in range(readings)]
-        except ClairvoyantError:
-            break
-        bands.append(_band(answers, session.samples))
-    return bands
-
-
-def _band(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> Band:
+    tokens, left_s, readings = session.plan.reading, session.remaining_s, READINGS
+    singles = [service.sample for service in session.services]
+    session.tell(Step(f"prompts of {tokens} tokens", 0, 1))
+    if left_s is not None:
+        token_s = min((each.ttft_s / max(1, each.prompt_tokens) for each in singles), default=0.0)
+        expected_s = READING_TOKENS / (session.decode_tokens_per_s or inf) + tokens * token_s
+        if READINGS * expected_s > READING_SHARE * left_s:
+            if expected_s > left_s + LATE_S:
+                return None
+            readings = 1
+    try:
+        # A random beginning, or the server would find the prompt of an earlier run in its cache.
+        answers = [await session.ask_alone(reading(tokens, randbits(40))) for _ in range(readings)]
+    except ClairvoyantError:
+        return None
     told = [rate for answer in answers if (rate := answer.prefill_tokens_per_s) is not None]
-    decode = [rate for answer in answers if (rate := answer.decode_tokens_per_s) is not None]
-    return Band(
-        prompt_tokens=round(fmean(answer.prompt_tokens for answer in answers)),
-        prefill_tokens_per_s=median(told) if told else _seen_prefill(answers, singles),
-        decode_tokens_per_s=median(decode) if decode else None,
-        ttft_s=fmean(answer.ttft_s for answer in answers),
-    )
+    return median(told) if told else _seen_prefill(answers, singles)
 
 
 def _seen_prefill(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> float | None:

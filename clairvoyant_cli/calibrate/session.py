@@ -22,8 +22,8 @@ a property of the server. With the paper's service times on an M1 (2 s and 30 s,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: `shorts` counted in the queue, `singles` one at a time, `bands` of prompt tokens,
-    `trials` of cutting and continuing an answer.
+    """How much is measured: `shorts` counted in the queue, `singles` one at a time, how fast a prompt of
+    `reading` tokens is read, and `trials` of cutting and continuing an answer.
 
     `budget_s` bounds all of that, `cut_s` the trials; None is without limit. A server that sends nothing for
     `silence_s` is given up.
@@ -32,7 +32,7 @@ class Plan:
     name: str
     shorts: int
     singles: int
-    bands: tuple[int, ...]
+    reading: int
     reload: bool = False
     budget_s: float | None = None
     trials: int = TRIALS
@@ -51,9 +51,9 @@ class Plan:
         return in_flight, counted + in_flight  # the first ones find an empty queue: they only fill it
 
 
-QUICK = Plan("quick", 40, 5, (400,), budget_s=80.0, trials=MIN_TRIALS, cut_s=50.0, silence_s=30.0)
-STANDARD = Plan("standard", shorts=100, singles=25, bands=(400, 1600), budget_s=160.0, cut_s=90.0)
-FULL = Plan("full", shorts=100, singles=60, bands=(400, 1600, 6000), reload=True)
+QUICK = Plan("quick", 40, 5, 400, budget_s=80.0, trials=MIN_TRIALS, cut_s=50.0, silence_s=30.0)
+STANDARD = Plan("standard", shorts=100, singles=25, reading=1600, budget_s=160.0, cut_s=90.0)
+FULL = Plan("full", shorts=100, singles=60, reading=6000, reload=True)
 PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
 
 
@@ -69,12 +69,11 @@ class ServiceTime:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is being measured, how much of it is done, and the seconds that all of it may still take."""
+    """What is being measured, and how much of it is done."""
 
     title: str
     done: int
     of: int
-    left_s: float | None = None
 
 
 Tell = Callable[[Step], None]
@@ -82,14 +81,11 @@ Tell = Callable[[Step], None]
 
 @dataclass(slots=True)
 class Session:
-    """One calibration under way; `say` prints a line, `score` returns P(Long) of a prompt. `services` were
-    asked alone, `queued` in a full queue.
-    """
+    """One calibration under way; `say` prints a line. `services` were asked alone, `queued` in a queue."""
 
     client: Client
     plan: Plan
     tell: Tell
-    score: Callable[[str], float] | None = None
     seed: int = 0
     say: Callable[[str], None] = lambda line: None
     begun_s: float = field(init=False)
@@ -139,7 +135,6 @@ class Session:
             capped=answer.capped,
             counted=counted,
             load_s=answer.load_s,
-            p_long=None if self.score is None else self.score(question.prompt),
         )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.progress import TaskProgressColumn, TextColumn
+from rich.progress import TaskProgressColumn
 from rich.text import Text
 
 from clairvoyant_cli import __version__
@@ -19,16 +19,14 @@ from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
 from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
-from clairvoyant_cli.commands.number_format import span
 from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.profiles import print_profile
-from clairvoyant_cli.commands.setup import load_predictor, opened_database
+from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import cancel_when_ended, for_shell
-from predictor.record import PromptView
 from profiles.host import this_host
 from profiles.records import Profile
 from profiles.states import save_state
@@ -80,15 +78,10 @@ def command(
 
         async def measure() -> Outcome:
             cancel_when_ended()
-            predictor = load_predictor(None)
-
-            def p_long(prompt: str) -> float:
-                return predictor.predict(PromptView(prompt)).p_long
-
             async with Prober(key) as prober:
                 found, _ = await locate_server(backend, prober)
             async with Client(found, key=key) as client:
-                session = Session(client, PLANS[plan or STANDARD.name], tell, p_long, say=say)
+                session = Session(client, PLANS[plan or STANDARD.name], tell, say=say)
                 return await calibrate(session, model, this_host(), __version__)
 
         outcome = asyncio.run(measure())
@@ -126,12 +119,10 @@ def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
     console = PlainConsole(stderr=True, quiet=quiet)
-    with console.progress(TaskProgressColumn(), TextColumn("{task.fields[left]}")) as show:
+    with console.progress(TaskProgressColumn()) as show:
 
         def tell(step: Step) -> None:
-            # A plan whose time is up ends with the answers under way, and nobody knows when that is.
-            left = f"about {span(step.left_s)} left" if step.left_s and step.left_s > 0 else ""
-            show(f"measuring: {step.title}", step.done, step.of, left)
+            show(f"measuring: {step.title}", step.done, step.of)
 
         try:
             yield tell, partial(console.print, highlight=False)

@@ -8,12 +8,12 @@ from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
-from clairvoyant_cli.commands.options import db_option, json_option, profile_names
+from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.setup import database_path, opened_database
 from clairvoyant_cli.commands.time_spans import date
 from profiles import store
-from profiles.records import Band, Estimate, Profile
+from profiles.records import Estimate, Profile
 
 
 @click.group()
@@ -56,7 +56,7 @@ def list_(db_file: Path | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name", shell_complete=profile_names)
+@click.argument("name")
 @db_option
 @json_option("Print JSON, with the samples.")
 def show(name: str, db_file: Path | None, as_json: bool) -> None:
@@ -70,7 +70,7 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name", shell_complete=profile_names)
+@click.argument("name")
 @click.option("--auto", is_flag=True, help="Undo the selection; use the newest again.")
 @db_option
 def use(name: str, auto: bool, db_file: Path | None) -> None:
@@ -83,7 +83,7 @@ def use(name: str, auto: bool, db_file: Path | None) -> None:
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=profile_names)
+@click.argument("names", nargs=-1, required=True)
 @db_option
 def rm(names: tuple[str, ...], db_file: Path | None) -> None:
     """Remove profiles: all of NAMES, or none if one does not exist."""
@@ -104,20 +104,8 @@ def print_profile(console: PlainConsole, profile: Profile) -> None:
     console.print(f"slots     {profile.slots}")
     load = f", model loaded in {seconds(profile.load_s)}" if profile.load_s is not None else ""
     console.print(f"TTFT      {seconds(profile.ttft_s)}{load}")
-    speeds: list[tuple[str, Profile | Band]] = [("all", profile)]
-    speeds += [(str(band.prompt_tokens), band) for band in profile.bands]
-    console.print_table(
-        ("prompt", "prefill tokens/s", "decode tokens/s", "TTFT"),
-        (
-            (
-                prompt,
-                figure(each.prefill_tokens_per_s, ".0f"),
-                figure(each.decode_tokens_per_s, ".0f"),
-                seconds(each.ttft_s),
-            )
-            for prompt, each in speeds
-        ),
-    )
+    prefill, decode = profile.prefill_tokens_per_s, profile.decode_tokens_per_s
+    console.print(f"speeds    prefill {figure(prefill, '.0f')}, decode {figure(decode, '.0f')} tokens/s")
     print_continuations(console, profile)
     for line in profile.advice:
         console.print(f"note: {line}", highlight=False)

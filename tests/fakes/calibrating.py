@@ -1,7 +1,8 @@
 """A replay backend that answers a calibration's questions at the lengths they ask for."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import heapq
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -15,7 +16,7 @@ from clairvoyant_cli.calibrate.session import Plan, Session, Step, Tell
 from tests.fakes.remembered import HOST
 from tests.fakes.replay_backend import Engine, Replay, Speed
 
-SMALL = Plan("small", shorts=12, singles=5, bands=(400,), cut_s=0.0)
+SMALL = Plan("small", shorts=12, singles=5, reading=400, cut_s=0.0)
 
 
 def as_asked(prompt: str, rng: Random) -> int:
@@ -52,3 +53,16 @@ async def measured(
     async with Client(Found(adapter_of(backend), url), clock=asyncio.get_running_loop().time) as client:
         outcome = await calibrate(Session(client, plan, note), None, HOST, "test")
     return outcome, told
+
+
+def sojourns(services_s: Sequence[float], in_flight: int, slots: int) -> list[float]:
+    """Return the sojourn times of jobs served first come first served, `in_flight` at a time."""
+    free_at = [0.0] * slots
+    ended, times = list[float](), list[float]()
+    for number, service_s in enumerate(services_s):
+        sent = heapq.heappop(ended) if number >= in_flight else 0.0
+        end = max(sent, free_at[0]) + service_s
+        heapq.heapreplace(free_at, end)
+        heapq.heappush(ended, end)
+        times.append(end - sent)
+    return times

@@ -42,8 +42,6 @@ PROFILE = Profile(
     ttft_s=0.4,
     load_s=3.0,
     slots=1,
-    short_p99_s=80.0,
-    ranking_accuracy=0.9,
 )
 MEASURED = replace(
     PROFILE, served=replace(PROFILE.served, model="small"), mu_short_s=Estimate(3.0, 2.5, 3.5, 100), slots=1

@@ -52,8 +52,7 @@ values = dict(
     host=records.Host("A CPU", 8, 16, ("A GPU",), "550.1", "Linux 6.1", "x86_64"),
     served=records.Served("ollama", "gemma3:4b", "http://127.0.0.1:11434", version="0.40.0"),
     mu_short_s=records.Estimate(40.0, 35.0, 45.0, 100), tau_s=120.0, decode_tokens_per_s=30.0,
-    prefill_tokens_per_s=500.0, ttft_s=0.4, load_s=3.0, slots=1, short_p99_s=80.0, ranking_accuracy=0.9,
-    bands=(records.Band(400, 500.0, 30.0, 0.4),),
+    prefill_tokens_per_s=500.0, ttft_s=0.4, load_s=3.0, slots=1,
 )
 if hasattr(records, "Continuation"):
     values["continuations"] = (records.Continuation("raw", 12, 12, 0.03, 0.02),)

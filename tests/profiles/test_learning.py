@@ -6,14 +6,12 @@ from dataclasses import replace
 import pytest
 
 from clairvoyant_cli.proxy.learning.tau_learning import (
-    MIN_JUDGED,
     MIN_QUEUED,
     Learned,
     Learner,
     ToldTau,
     learned_of,
 )
-from predictor.record import Quality
 from tests.fakes.remembered import PROFILE
 
 MODEL = PROFILE.served.model
@@ -108,20 +106,6 @@ def test_clients_cannot_make_it_remember_without_end() -> None:
     for number in range(1000):
         found.learn_short(f"model-{number}", 5.0, 8.0)
     assert len(found.learned.models) <= 50
-
-
-def test_drift_is_said_once_when_it_begins() -> None:
-    found = learner(PROFILE)
-    for _ in range(MIN_JUDGED):
-        found.judge(50, 10.0)
-        found.judge(900, 10.0)
-    assert list(found.drift(Quality(400, 0.9, 0.9))) == []
-    for _ in range(400):
-        found.judge(50, 300.0)
-        found.judge(900, 300.0)
-    assert [line.split()[0] for line in found.drift(Quality(20, 0.1, 0.9))] == ["short"]
-    assert [line.split()[0] for line in found.drift(Quality(400, 0.1, 0.9))] == ["ranking"]
-    assert list(found.drift(Quality(400, 0.1, 0.9))) == []
 
 
 def test_a_tau_is_news_if_it_differs_by_a_tenth_from_the_last_one_of_its_model_once_a_minute() -> None:

@@ -16,7 +16,7 @@ from profiles.records import Continuation, Estimate, Sample, place_of
 from profiles.writer import Bounds
 from tests.fakes.remembered import HOST, PROFILE, keep
 
-SAMPLE = Sample("load", "define:yeast", 20, 40, 1.5, 0.2, 2.5, p_long=0.2)
+SAMPLE = Sample("load", "define:yeast", 20, 40, 1.5, 0.2, 2.5)
 
 
 @pytest.fixture

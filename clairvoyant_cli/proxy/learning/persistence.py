@@ -255,8 +255,6 @@ class StateSaver:
                 held, lost = server.cache.size
                 memory.learner.learned.cache_tokens = held, None if lost == inf else lost
             self.persistence.save(memory.state_name, msgspec.json.encode(memory.learner.learned))
-            for line in memory.learner.drift(self.predictor.quality()):
-                self.journal.event(logging.WARNING, line)
         predictor = self.predictor
         if state := predictor.export_state():
             self.persistence.save(f"predictor {predictor.name}", state)
@@ -289,8 +287,6 @@ class StateSaver:
         if memory is None or of.outcome is not Outcome.COMPLETED or not of.tokens:
             return
         learner = memory.learner
-        if of.interactive:  # a background job's wait is no drift
-            learner.judge(of.tokens, of.sojourn_s)
         rate = rate_of(of.tokens, of.totals.decode_s)
         if not self.freeze and rate is not None:
             learner.learn_speed(of.model, of.tokens, rate)

@@ -7,8 +7,7 @@ section 3.4), and an idle evening must not lead to a tau of seconds.
 """
 
 import logging
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -19,8 +18,6 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
 from clairvoyant_cli.proxy.journal import COALESCE_S
 from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, TAU_PER_MU_SHORT
-from predictor.record import LengthClass, Quality
-from profiles.percentiles import percentile
 from profiles.records import Profile
 
 log = logging.getLogger("clairvoyant")
@@ -34,10 +31,6 @@ MAX_FROM_DEFAULT = 8.0
 MAX_BY_SPEED = 4.0
 MAX_MODELS = 50
 WORTH_SAYING = 0.1  # relative change of a speed that the source of tau mentions, and of tau that is logged
-JUDGED = 400
-MIN_JUDGED, MIN_PREDICTED = 50, 200
-DRIFT_P99 = 2.0  # P99 of short answers relative to the profile's, above which drift is reported
-DRIFT_ACCURACY = 0.10
 
 
 CacheTokens = tuple[float, float | None]
@@ -120,8 +113,6 @@ class Learner:
             for name in (profile.served.model, profile.served.model.rsplit("/", 1)[-1]):
                 self._by_model.setdefault(name, profile)
         self.learned = learned
-        self._sojourns: deque[float] = deque(maxlen=JUDGED)
-        self._drifting: tuple[bool, bool] = (False, False)
 
     def prefer(self, model: str) -> Profile | None:
         """Make a model's own profile the default; return it, None if there is none."""
@@ -164,30 +155,6 @@ class Learner:
         if known is not None and known.queued >= MIN_QUEUED:
             source = "learned" if source == "default" else f"{source}, learned since"
         return TAU_PER_MU_SHORT * self.mu_short_of(model), source
-
-    def judge(self, tokens: int, sojourn_s: float) -> None:
-        """Record the sojourn time of an answer, to detect drift."""
-        if LengthClass.of(tokens) is LengthClass.SHORT:
-            self._sojourns.append(sojourn_s)
-
-    def drift(self, quality: Quality) -> Iterator[str]:
-        """Yield a line for each figure that has become worse than the profile's, once. `quality` is that of
-        the predictor.
-        """
-        profile = self._first
-        if profile is None or len(self._sojourns) < MIN_JUDGED:
-            return
-        p99_s, before_s = percentile(sorted(self._sojourns), 0.99), profile.short_p99_s
-        slow = bool(before_s) and p99_s > DRIFT_P99 * (before_s or 0.0)
-        accuracy = quality.ranking_accuracy if quality.judged >= MIN_PREDICTED else None
-        known = accuracy is not None and profile.ranking_accuracy is not None
-        wrong = known and (accuracy or 0.0) < (profile.ranking_accuracy or 0.0) - DRIFT_ACCURACY
-        before, self._drifting = self._drifting, (slow, wrong)
-        if slow and not before[0]:
-            yield f"short answers' P99 is {p99_s:.3g} s, {profile.short_p99_s:.3g} s in {profile.name}"
-        if wrong and not before[1]:
-            news = f"ranking accuracy is {accuracy:.2f}, {profile.ranking_accuracy:.2f} in {profile.name}"
-            yield f"{news}; train on this traffic, or calibrate again"
 
     def _known(self, model: str) -> LearnedModel:
         """Return what was learned of a model. Of too many, as clients choose the names, the one with the

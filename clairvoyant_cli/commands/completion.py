@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes commands, flags and names in a shell.
+    """Print the script that completes commands and flags in a shell.
 
     In ~/.bashrc: eval "$(clairvoyant completion bash)". In ~/.zshrc: eval "$(clairvoyant completion
     zsh)". In ~/.config/fish/config.fish: clairvoyant completion fish | source

@@ -43,20 +43,18 @@ def command(
 
     The exit code is 0 if all is well, 4 on warnings, 1 if something is broken.
     """
-    findings, written = asyncio.run(_examine(backend, url, token_file, config_file))
+    findings = asyncio.run(_examine(backend, url, token_file, config_file))
     if as_json:
         plain = [asdict(finding) | {"level": finding.level.name.lower()} for finding in findings]
         click.echo(json.dumps({"findings": plain, "exit_code": exit_code_of(findings)}, indent=2))
     else:
         _print(findings)
-        if config_file is not None and written:
-            click.echo(f"\n# {config_file}, with current names:\n{written}", nl=False)
     sys.exit(exit_code_of(findings))
 
 
 async def _examine(
     backend: str | None, url: str | None, token_file: Path | None, config_file: Path | None
-) -> tuple[list[Finding], str]:
+) -> list[Finding]:
     from clairvoyant_cli.doctor import installation
 
     findings = [installation.check_version()]
@@ -67,12 +65,11 @@ async def _examine(
         config = ServeConfig()
         with suppress(ClairvoyantError):  # the backend may be what is wrong
             config = ServeConfig(backend=backend)
-    former, written = installation.check_names(config_file or default_config_file())
-    findings += former
+    findings += installation.check_names(config_file or default_config_file())
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)
     findings += installation.check_files(config)
-    return findings, written
+    return findings
 
 
 async def _connections(config: ServeConfig, url: str | None, token_file: Path | None) -> list[Finding]:

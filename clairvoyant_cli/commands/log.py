@@ -3,8 +3,7 @@
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -19,8 +18,6 @@ from clairvoyant_cli.system import create_for_owner
 
 MAX_LOG_BYTES = 5 << 20
 OLD_LOGS = 3
-MAX_ALIKE = 600  # lines a minute of one kind
-MINUTE_S = 60.0
 
 
 class _Printable(logging.Formatter):
@@ -29,34 +26,6 @@ class _Printable(logging.Formatter):
 
 
 FORMAT = _Printable("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S")
-
-
-class Alike(logging.Filter):
-    """Lets MAX_ALIKE lines a minute pass from each place in the code, such as the line about each request.
-    The last of them and the first of the next minute say that others are left out.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._counts: dict[tuple[str, int], tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        place, now = (record.pathname, record.lineno), self._clock()
-        since, count = self._counts.get(place, (now, 0))
-        left_out = 0
-        if now - since >= MINUTE_S:
-            left_out, since, count = max(0, count - MAX_ALIKE), now, 0
-        self._counts[place] = since, count + 1
-        if left_out:
-            _add(record, f"{left_out} lines like this were left out before it")
-        if count == MAX_ALIKE - 1:
-            _add(record, f"further lines like this are left out for {MINUTE_S - (now - since):.0f} s")
-        return count < MAX_ALIKE
-
-
-def _add(record: logging.LogRecord, note: str) -> None:
-    record.msg, record.args = f"{record.getMessage()} ({note})", None
 
 
 class LogFile(RotatingFileHandler):
@@ -98,7 +67,6 @@ def log_of(config: ServeConfig) -> Iterator[None]:
     """Log as configured during the block; an error that ends it goes to the log file too."""
     handler = _handler(config.log_file)
     handler.setFormatter(FORMAT)
-    handler.addFilter(Alike())
     # No line tells these, and each is looked up for it (logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())

@@ -1,21 +1,15 @@
 """Click options shared by several commands, and those generated from the settings of `serve`."""
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from clairvoyant_cli.addresses import BACKEND_NAMES
 from clairvoyant_cli.config import FORMER, BackendConfig, ServeConfig
-from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.files import LARGE_BYTES, opened
 from clairvoyant_cli.settings import Former, Setting, settings_of
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 Function = Callable[..., Any]
 Option = Callable[[Function], Function]
@@ -41,34 +35,6 @@ class Input(click.Path):
 FILE = Input()
 
 
-def _completed(begun: str, known: Iterable[tuple[str, str]]) -> "list[CompletionItem]":
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(name, help=about or None) for name, about in known if name.startswith(begun)]
-
-
-def _policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    from clairvoyant_cli.scheduler.policy import POLICIES
-
-    return _completed(begun, ((name, policy.summary) for name, policy in POLICIES.items()))
-
-
-def _backends(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    return _completed(begun, ((name, "") for name in BACKEND_NAMES))
-
-
-def profile_names(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
-    """Complete the name of a profile; nothing if the database cannot be read."""
-    from clairvoyant_cli.commands.setup import opened_database
-    from profiles.store import every
-
-    with suppress(ClairvoyantError), opened_database(ctx.params.get("db_file")) as found:
-        return _completed(begun, ((kept.profile.name, kept.profile.served.model) for kept in every(found)))
-    return []
-
-
-COMPLETED = {"policy": _policies, "backend": _backends, "profile": profile_names}  # of settings
-
 url_option = click.option("--url", help="URL of the daemon. Unset: the last one started on this machine.")
 token_file_option = click.option("--token-file", type=ANY_PATH, help="File with the daemon's admin token.")
 config_option = click.option("--config", "config_file", type=ANY_PATH, help="TOML configuration file.")
@@ -79,9 +45,7 @@ backend_key_file_option = click.option(
 predictor_option = click.option(
     "--predictor", "directory", metavar="DIR", default="default", help=SERVE["predictor"].about
 )
-backend_option = click.option(
-    "--backend", metavar="NAME|URL", help=SERVER["url"].about, shell_complete=_backends
-)
+backend_option = click.option("--backend", metavar="NAME|URL", help=SERVER["url"].about)
 
 
 def json_option(about: str) -> Option:
@@ -108,7 +72,6 @@ def serve_option(name: str, about: str = "") -> Option:
         type=known.kind,
         metavar=known.metavar,
         multiple=known.repeatable,
-        shell_complete=COMPLETED.get(name),
         callback=(lambda _, __, given: ",".join(given) if given else None) if known.repeatable else None,
         help=about,
         hidden=known.expert,

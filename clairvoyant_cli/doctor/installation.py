@@ -3,10 +3,8 @@
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from clairvoyant_cli.system import command_to_close, command_to_create, is_open_
 REINSTALL = "uv tool install --force .    # in the checkout"
 PYTHONS = ((3, 11), (3, 14))
 READERS = {"api_key_file": read_keys, "clients": read_clients}
-VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s#]*)"""
-LINE = re.compile(rf"""^([ \t]*(?:serve\.)?)["']?(\w+)["']?[ \t]*=[ \t]*{VALUE}(.*)""", re.MULTILINE)
 
 
 def check_version() -> Finding:
@@ -37,45 +33,28 @@ def check_version() -> Finding:
     return ok("version", versions)
 
 
-def check_names(path: Path) -> tuple[list[Finding], str]:
-    """Return a finding for each former setting or policy in a configuration file, and the text of the file
-    with current ones: "" if there are none, if one is not on a line of its own, or if the file is invalid.
-    """
+def check_names(path: Path) -> Iterator[Finding]:
+    """Yield a finding for each former setting or policy in a configuration file."""
     try:
         text = text_of(read_file(path, "the configuration"), path, "the configuration")
-        data = parse_toml(text)
-        changes = _changes(serve := dict(data.get("serve", {})))
+        serve = dict(parse_toml(text).get("serve", {}))
+        changes = list(_changes(serve))
     except (ClairvoyantError, TypeError, ValueError):  # loading it reports that
-        return [], ""
-
-    def rewritten(line: re.Match[str]) -> str:
-        if line[2] not in changes:
-            return line[0]
-        why, new = changes[line[2]]
-        return f"{line[1]}{_toml(new)}{line[3]}" if new else f"# {why}: {line[0].lstrip()}"
-
-    findings, written = list[Finding](), LINE.sub(rewritten, text)
-    for name, (why, new) in changes.items():
-        old = {name: serve.pop(name)}
-        serve |= new
-        fix = f"change {_toml(old)} to {_toml(new)} in {path}" if new else f"remove {name} from {path}"
-        findings.append(warning("configuration", f"{path}: {why}", fix))
-    with suppress(ValueError):  # for example, a value has several lines
-        if changes and {"serve": {}, **parse_toml(written)} == data | {"serve": serve}:
-            return findings, written
-    return findings, ""
+        return
+    for why, old, new in changes:
+        fix = f"remove {next(iter(old))} from {path}"
+        if new and new.keys().isdisjoint(serve):
+            fix = f"change {_toml(old)} to {_toml(new)} in {path}"
+        yield warning("configuration", f"{path}: {why}", fix)
 
 
-def _changes(serve: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return by former name what became of it, and the setting to have instead, if any."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+def _changes(serve: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield what became of each former setting, the setting, and the one to have instead, if any."""
     for name, value in serve.items():
         if name == "policy" and value in RETIRED:
-            found[name] = unknown_policy(value), {name: DEFAULT_POLICY}
+            yield unknown_policy(value), {name: value}, {name: DEFAULT_POLICY}
         elif name in FORMER:
-            new = current({name: value}, FORMER, "", logging.DEBUG)
-            found[name] = FORMER[name].named(name), {} if new.keys() & serve.keys() else new
-    return found
+            yield FORMER[name].named(name), {name: value}, current({name: value}, FORMER, "", logging.DEBUG)
 
 
 def _toml(setting: Mapping[str, Any]) -> str:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.commands.log import MAX_ALIKE, MINUTE_S, OLD_LOGS, Alike, LogFile, log_of
+from clairvoyant_cli.commands.log import OLD_LOGS, LogFile, log_of
 from clairvoyant_cli.config import ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.proxy.journal import Journal
 from tests.fakes.daemon_process import daemon_process
 from tests.fakes.llamacpp_server import free_port
 
@@ -119,31 +118,3 @@ def test_a_daemon_starts_with_standard_error_on_a_full_disk(tmp_path: Path) -> N
             continue
         daemon.terminate()
     assert daemon.returncode == 0
-
-
-def test_lines_of_one_kind_have_an_end_in_each_minute_and_others_go_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    now_s, journal = 0.0, Journal(lambda: now_s)
-    caplog.handler.addFilter(Alike(lambda: now_s))
-    caplog.set_level(logging.INFO, "clairvoyant")
-
-    def request(number: int) -> None:
-        journal.event(logging.INFO, f"request {number}, 100 % done")
-
-    for number in range(MAX_ALIKE + 50):
-        now_s = number * MINUTE_S / (2 * MAX_ALIKE)
-        request(number)
-    journal.event(logging.WARNING, "a server is down")
-    now_s = MINUTE_S
-    request(-1)
-    journal.event(logging.INFO, "a server is up")
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines[: MAX_ALIKE - 1] == [f"request {number}, 100 % done" for number in range(MAX_ALIKE - 1)]
-    assert lines[MAX_ALIKE - 1 :] == [
-        f"request {MAX_ALIKE - 1}, 100 % done (further lines like this are left out for 30 s)",
-        "a server is down",
-        "request -1, 100 % done (50 lines like this were left out before it)",
-        "a server is up",
-    ]
-    assert len(journal.events) == min(MAX_ALIKE + 53, journal.events.maxlen or 0), "dashboards show all"

@@ -77,7 +77,7 @@ def db(tmp_path: Path) -> Path:
 
 def test_history_shows_names_as_they_are(db: Path) -> None:
     shown = run("history", "-n", "40", "--db", db).stdout
-    for name in (*NAMES, "[/x]", "[/p]"):
+    for name in (*NAMES, "[/x]"):
         assert name in shown
 
 

@@ -19,7 +19,7 @@ from clairvoyant_cli.commands.env import command as env
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.main import cli, installed
 from clairvoyant_cli.state.snapshot import EMPTY, BackendState, LoadedModel
-from tests.fakes.remembered import FINISHED, PROFILE, START, keep
+from tests.fakes.remembered import FINISHED, START, keep
 
 URL = "http://127.0.0.1:9999"
 
@@ -170,22 +170,7 @@ def test_every_shell_has_a_completion(shell: str) -> None:
         subprocess.run([shell, "-n", "-c", done.output], check=True)
 
 
-@pytest.mark.parametrize(
-    ("words", "some"),
-    [
-        ("", set(installed())),
-        ("serve --policy u", {"urgency"}),
-        ("calibrate --backend lm", {"lmstudio"}),
-        ("profiles show ge", {"gemma@ollama"}),
-    ],
-)
-def test_names_complete(words: str, some: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CLAIRVOYANT_DB", str(keep(tmp_path / "c.db", (), PROFILE)))
-    place = str(words.count(" ") + 1)
-    asked = {
-        "COMP_WORDS": f"clairvoyant {words}",
-        "COMP_CWORD": place,
-        "_CLAIRVOYANT_COMPLETE": "bash_complete",
-    }
+def test_commands_complete() -> None:
+    asked = {"COMP_WORDS": "clairvoyant ", "COMP_CWORD": "1", "_CLAIRVOYANT_COMPLETE": "bash_complete"}
     done = CliRunner().invoke(cli, prog_name="clairvoyant", env=asked)
-    assert {line.rpartition(",")[2] for line in done.output.split()} == some
+    assert {line.rpartition(",")[2] for line in done.output.split()} == set(installed())

@@ -2,15 +2,18 @@
 
     pip install -e lab && python docs/draw_gain.py [--seeds 6] [--requests 1500]
 
-The first is one run of `clairvoyant demo --json`, the second `clairvoyant simulate` at several loads, in ten minutes.
+The first is the race of `clairvoyant demo`, the second `clairvoyant simulate` at several loads, in ten minutes.
 """
 
 import argparse
+import asyncio
 import json
 import subprocess
 from html import escape
 from pathlib import Path
 
+from clairvoyant_cli.commands.demo import raced
+from clairvoyant_cli.demo.race import draw
 from clairvoyant_lab.svg import Curve, Plot, Point, svg
 
 DOCS = Path(__file__).resolve().parent
@@ -27,10 +30,10 @@ def run(words: str) -> dict:
 
 def before_after() -> str:
     """Return a bar for each question of the demo and each order: how long it took to its end."""
-    lanes = run("demo --json")["lanes"]
-    took = {lane: {each["title"]: each for each in lanes[lane]["requests"]} for lane, *_ in LANES}
-    titles = sorted(took["fcfs"], key=lambda title: (took["fcfs"][title]["class"] == "long", took["fcfs"][title]["sojourn_s"]))
-    longest = max(each["sojourn_s"] for lane in took.values() for each in lane.values())
+    lanes = asyncio.run(raced(250.0, draw(12, 0)))
+    took = {lane.policy: {call.question.title: call for call in lane.calls} for lane in lanes}
+    titles = sorted(took["fcfs"], key=lambda title: (took["fcfs"][title].question.length_class == "long", took["fcfs"][title].sojourn_s))
+    longest = max(call.sojourn_s for lane in took.values() for call in lane.values())
     high = TOP + ROW * len(titles) + 10
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDE + 70} {high}" font-family="sans-serif" font-size="13">',
@@ -44,7 +47,7 @@ def before_after() -> str:
         y = TOP + ROW * number
         parts.append(f'<text x="{LEFT - 10}" y="{y + 17}" text-anchor="end">{escape(title)}</text>')
         for below, (lane, _, colour) in enumerate(LANES):
-            seconds = took[lane][title]["sojourn_s"]
+            seconds = took[lane][title].sojourn_s
             wide, top = WIDE * seconds / longest, y + 2 + 12 * below
             parts.append(f'<rect x="{LEFT}" y="{top}" width="{wide:.1f}" height="11" fill="{colour}"/>')
             parts.append(f'<text x="{LEFT + wide + 5:.1f}" y="{top + 10}" font-size="11">{seconds:.1f}</text>')

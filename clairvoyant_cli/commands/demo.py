@@ -1,28 +1,23 @@
 """`clairvoyant demo`: race the same burst first-come-first-served and shortest-first."""
 
 import asyncio
-import json
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from shutil import which
-from typing import Any
 
 import click
 from rich.live import Live
 from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
-from clairvoyant_cli.commands.options import json_option, option_with_default
+from clairvoyant_cli.commands.options import option_with_default
 from clairvoyant_cli.commands.service import own_program
 from clairvoyant_cli.demo.questions import Call, Question
 from clairvoyant_cli.demo.race import (
     MOST_QUESTIONS,
     Lane,
     Narrator,
-    by_class,
-    change_of,
     draw,
     frame,
     race,
@@ -46,30 +41,24 @@ LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
     "--requests", click.IntRange(2, MOST_QUESTIONS), 12, "Questions in the burst; half are short."
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the questions and their order.")
-@json_option("Print the result as JSON, and nothing else.")
-def command(tokens_per_s: float, requests: int, seed: int, as_json: bool) -> None:
+def command(tokens_per_s: float, requests: int, seed: int) -> None:
     """Watch shortest-first beat first-come-first-served.
 
     Starts two simulated LLM servers that answer one question at a time, with a proxy before each, and sends
     both the same burst at the same time. Nothing leaves this machine, and no model is needed.
     """
-    lanes, took_s = asyncio.run(_run(tokens_per_s, draw(requests, seed), as_json=as_json))
-    if as_json:
-        settings = {"tokens_per_s": tokens_per_s, "requests": requests, "seed": seed}
-        click.echo(json.dumps({"settings": settings} | _result(lanes, took_s), indent=2))
-    else:
-        console = PlainConsole()
-        before, after = lanes
-        console.print(result_table(before, after, f"{requests} questions to a simulated backend"))
-        # As it was called: a new environment need not be on PATH.
-        program = "clairvoyant" if which("clairvoyant") else for_shell(*own_program())
-        console.print(Text.assemble("Before your own server: ", (f"{program} serve", "bold")))
+    lanes = asyncio.run(raced(tokens_per_s, draw(requests, seed)))
+    console = PlainConsole()
+    before, after = lanes
+    console.print(result_table(before, after, f"{requests} questions to a simulated backend"))
+    # As it was called: a new environment need not be on PATH.
+    program = "clairvoyant" if which("clairvoyant") else for_shell(*own_program())
+    console.print(Text.assemble("Before your own server: ", (f"{program} serve", "bold")))
     _refuse_failures(lanes)
 
 
-async def _run(
-    tokens_per_s: float, questions: Sequence[Question], *, as_json: bool
-) -> tuple[list[Lane], float]:
+async def raced(tokens_per_s: float, questions: Sequence[Question]) -> list[Lane]:
+    """Race the questions through both orders, and show the race."""
     from clairvoyant_cli.demo.simulated_daemon import simulated_daemon
 
     async with AsyncExitStack() as stack:
@@ -78,50 +67,24 @@ async def _run(
             opened = simulated_daemon(questions, tokens_per_s, policy=policy)
             daemon = await stack.enter_async_context(opened)
             lanes.append(Lane(policy, title, daemon, [Call(each) for each in questions]))
-        return lanes, await _race(lanes, tokens_per_s, as_json=as_json)
+        await _race(lanes, tokens_per_s)
+        return lanes
 
 
-async def _race(lanes: Sequence[Lane], tokens_per_s: float, *, as_json: bool) -> float:
+async def _race(lanes: Sequence[Lane], tokens_per_s: float) -> None:
     """Run the race, drawn on a terminal or printed in lines."""
     headline = f"Simulated backend: {tokens_per_s:g} tokens/s, one answer at a time"
-    if as_json:
-        return await race(lanes, lambda lanes, elapsed_s: None)
     console = PlainConsole(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal or "NO_COLOR" in os.environ:
         console.print(headline, highlight=False)
-        return await race(lanes, Narrator(console))
+        await race(lanes, Narrator(console))
+        return
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
 
         def draw_frame(lanes: Sequence[Lane], elapsed_s: float) -> None:
             live.update(frame(lanes, elapsed_s, headline, live.console.height), refresh=True)
 
-        return await race(lanes, draw_frame)
-
-
-def _result(lanes: Sequence[Lane], took_s: float) -> dict[str, Any]:
-    before, after = (by_class(lane.calls) for lane in lanes)
-    return {
-        "took_s": took_s,
-        "lanes": {
-            lane.policy: {
-                "sojourn": {name: asdict(sojourn) for name, sojourn in sojourns.items()},
-                "requests": [
-                    {
-                        "title": call.question.title,
-                        "class": call.question.length_class,
-                        "tokens": call.tokens,
-                        "sojourn_s": call.sojourn_s,
-                        "error": call.error,
-                    }
-                    for call in lane.calls
-                ],
-            }
-            for lane, sojourns in zip(lanes, (before, after), strict=True)
-        },
-        "change_of_mean": {
-            name: change_of(before[name].mean_s, after[name].mean_s) for name in before if name in after
-        },
-    }
+        await race(lanes, draw_frame)
 
 
 def _refuse_failures(lanes: Sequence[Lane]) -> None:

@@ -113,17 +113,15 @@ async def _send(lane: Lane) -> None:
             await asyncio.sleep(GAP_S)
 
 
-async def race(lanes: Sequence[Lane], watch: Watch) -> float:
-    """Send every lane its calls at the same time, wait for all answers, and return the seconds it took."""
+async def race(lanes: Sequence[Lane], watch: Watch) -> None:
+    """Send every lane its calls at the same time, and wait for all answers."""
     begun_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
         bursts = [group.create_task(_send(lane)) for lane in lanes]
         while not all(burst.done() for burst in bursts):
             watch(lanes, time.monotonic() - begun_s)
             await asyncio.wait(bursts, timeout=FRAME_S)
-    took_s = time.monotonic() - begun_s
-    watch(lanes, took_s)
-    return took_s
+    watch(lanes, time.monotonic() - begun_s)
 
 
 def frame(lanes: Sequence[Lane], elapsed_s: float, headline: str, height: int) -> ConsoleRenderable:

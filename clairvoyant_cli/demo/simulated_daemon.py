@@ -2,20 +2,18 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 import predictor
 from clairvoyant_cli.backends.chat_probe import client_for
 from clairvoyant_cli.config import ServeConfig
-from clairvoyant_cli.demo.played_history import Burst, PlayedHistory
 from clairvoyant_cli.demo.questions import Call, Question, ask, load_questions
 from clairvoyant_cli.demo.simulated_server import SimulatedServer
 from clairvoyant_cli.proxy.access.programs import Program as NamedProgram
@@ -31,6 +29,7 @@ STRIDE = 8  # tokens that the backend sends at a time; the screen is drawn ten t
 LOAD = 0.9  # of the backend's capacity
 MAX_CONNECTIONS = 1000
 BURST, BURST_SHARE = 10, 0.1  # one time in ten, a program asks ten questions at once, as an agent does
+AT_ONCE = 12  # bursts at the start, so that there is a queue to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,14 @@ PROGRAMS = (
 )
 
 
+class Burst(NamedTuple):
+    """What a program asks at once, `gap_s` after the burst before."""
+
+    gap_s: float
+    program: str
+    questions: list[Question]
+
+
 @asynccontextmanager
 async def simulated_daemon(
     questions: Sequence[Question],
@@ -58,7 +65,6 @@ async def simulated_daemon(
     slots: int = 1,
     stride: int = 1,
     *,
-    clock: Callable[[], float] = time.monotonic,
     programs: Programs | None = None,
     **settings: Any,
 ) -> AsyncIterator[Daemon]:
@@ -70,23 +76,20 @@ async def simulated_daemon(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with serving(listener, server.routes, MAX_CONNECTIONS):
         config = ServeConfig(slots=slots, backend=url, listen="127.0.0.1:0", show_prompts=True, **settings)
-        async with running_daemon(config, predictor.load(), clock=clock, programs=programs) as daemon:
+        async with running_daemon(config, predictor.load(), programs=programs) as daemon:
             yield daemon
 
 
 @asynccontextmanager
 async def asked_daemon() -> AsyncIterator[Daemon]:
-    """Run a daemon that programs have asked for minutes, and keep asking."""
+    """Run a daemon that programs keep asking."""
     pools = load_questions()
     questions = [question for pool in pools.values() for question in pool]
-    history, bursts = PlayedHistory(TOKENS_PER_S), _bursts(pools, Random(0))  # noqa: S311 - a demo, not a secret
     ports = dict[int, NamedProgram]()  # who connects from them
     programs = Programs(lambda wanted: {ends: ports[ends[0][1]] for ends in wanted if ends[0][1] in ports})
-    async with simulated_daemon(
-        questions, TOKENS_PER_S, SLOTS, STRIDE, clock=history.clock, programs=programs
-    ) as daemon:
-        await history.play(daemon, bursts)
-        asking = asyncio.create_task(_keep_asking(daemon, history, bursts, ports))
+    async with simulated_daemon(questions, TOKENS_PER_S, SLOTS, STRIDE, programs=programs) as daemon:
+        bursts = _bursts(pools, Random(0))  # noqa: S311 - a demo, not a secret
+        asking = asyncio.create_task(_keep_asking(daemon, bursts, ports))
         try:
             yield daemon
         finally:
@@ -111,10 +114,8 @@ def _bursts(pools: dict[LengthClass, list[Question]], rng: Random) -> Iterator[B
         )
 
 
-async def _keep_asking(
-    daemon: Daemon, history: PlayedHistory, bursts: Iterator[Burst], ports: dict[int, NamedProgram]
-) -> None:
-    """Ask until cancelled, and answer what is left of the history. Note the `ports` of each program."""
+async def _keep_asking(daemon: Daemon, bursts: Iterator[Burst], ports: dict[int, NamedProgram]) -> None:
+    """Ask until cancelled. Note the `ports` of each program."""
 
     def as_program(name: str) -> Callable[[httpx.Request], Awaitable[None]]:
         async def connected(event: str, info: dict[str, Any]) -> None:
@@ -132,9 +133,7 @@ async def _keep_asking(
         }
         for name, client in clients.items():
             client.event_hooks = {"request": [as_program(name)]}
-        for exchange in daemon.dispatcher.live.values():
-            exchange.task = group.create_task(history.answer(daemon, exchange))
-        for gap_s, name, questions in bursts:
-            await asyncio.sleep(gap_s)
+        for number, (gap_s, name, questions) in enumerate(bursts):
+            await asyncio.sleep(gap_s if number >= AT_ONCE else 0.0)
             for question in questions:
                 group.create_task(ask(clients[name], Call(question)))

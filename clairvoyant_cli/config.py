@@ -255,9 +255,6 @@ class ServeConfig:
         one_of(("on", "off", "auto")),
         expert=True,
     )
-    profile: str | None = setting(
-        None, "NAME", "Profile from `clairvoyant calibrate`. Unset: the newest match.", expert=True
-    )
     api_key_file: str | None = setting(
         None, "FILE", "API keys, one name:key per line. Required to listen beyond this machine."
     )
@@ -447,6 +444,7 @@ FORMER = {
     "body_budget_mib": Former("0.4", int),
     "tail_weight": Former("0.4", float),
     "urgency_target": Former("0.4", float),
+    "profile": Former("0.4"),
 }
 """The settings of `serve` in earlier versions."""
 

@@ -29,7 +29,7 @@ COMMANDS = {
     "status": "Print the state of a running daemon once: requests, slots, servers.",
     "act": "Run an action on a request, a server or the daemon, e.g. `act backend drain NAME`.",
     "calibrate": "Measure an LLM server and store the profile for `serve`.",
-    "profiles": "List, show, select and remove profiles.",
+    "profiles": "List, show and remove profiles.",
     "history": "Show, compare with arrival order, or erase served requests.",
     "top": "Show the queue, slots and GPU live, and control them.",
     "demo": "Compare shortest-first with first-come-first-served on a simulated backend.",

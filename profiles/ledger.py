@@ -12,7 +12,7 @@ from profiles.history import Span, incidents_since, newest, served_since
 from profiles.host import this_host
 from profiles.records import Begun, Comparison, Finished, Incident, Profile, ServedRequest, place_of
 from profiles.states import client_hash, load_state, salt
-from profiles.store import amend, every, fitting, named, save
+from profiles.store import amend, every, fitting, save
 from profiles.writer import Bounds, Writer
 
 log = logging.getLogger("clairvoyant")
@@ -28,30 +28,22 @@ class Ledger:
         self,
         path: Path,
         *,
-        profile: str | None = None,
         bounds: Bounds | None = None,
         started: Callable[[int], float] = lambda pid: 0.0,
     ) -> None:
-        """Open the database. `profile` names the profile to use instead of the newest match. `started`
-        returns when a process started, 0 if it does not run.
-        """
+        """Open the database. `started` returns when a process started, 0 if it does not run."""
         self.path = path
         self._host = this_host()
         self._records = bounds is None or bounds.rows > 0
         self._writer = Writer(path, bounds, started)
         self._generation = self._writer.generation
         self._profiles = self._writer.profiles
-        self._named: Profile | None = None
-        if profile is not None:
-            with reading(path) as connection:
-                self._named = named(connection, profile)
 
     def profiles(self, backend: str, url: str) -> list[Profile]:
         """Return the profiles of a server on this machine, the one to use first."""
-        found: list[Profile] = []
         with self._surviving(), reading(self.path) as connection:
-            found = fitting(connection, host=self._host.key, backend=backend, place=place_of(url))
-        return found if self._named is None else [self._named, *found]
+            return fitting(connection, host=self._host.key, backend=backend, place=place_of(url))
+        return []
 
     def stale(self, profile: Profile, version: str) -> str:
         """Return why a profile may be out of date, "" if it is not."""
@@ -135,12 +127,10 @@ class Ledger:
     def keep(self, profile: Profile) -> None:
         """Store a profile of this machine, or replace one of the same name and date; waits for the disk."""
         with self._surviving(), writing(self.path) as connection:
-            if any(kept.profile.measured_at == profile.measured_at for kept in every(connection)):
+            if any(kept.measured_at == profile.measured_at for kept in every(connection)):
                 amend(connection, profile)
             else:
                 save(connection, replace(profile, host=self._host))
-        if self._named is not None and self._named.name == profile.name:
-            self._named = profile
 
     def forgotten(self) -> bool:
         """Return whether another process has erased learned state since the last call, seconds late at

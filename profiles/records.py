@@ -65,11 +65,6 @@ class Estimate:
     high: float
     n: int
 
-    @property
-    def doubt(self) -> float:
-        """Half the interval relative to the mean: 0.2 is +-20 %."""
-        return (self.high - self.low) / 2 / self.mean if self.mean > 0 else float("inf")
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

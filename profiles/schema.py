@@ -59,7 +59,7 @@ name of the copy from before that."""
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create all tables, within the caller's transaction."""
     db = _utils(connection)
-    # Profiles whole as JSON, beside the columns that choose between them.
+    # Profiles whole as JSON, beside the columns that choose between them; nothing reads chosen_at any more.
     names = ("name", "backend", "place", "model", "host", "record")
     columns = {"id": int, **dict.fromkeys(names, str), "measured_at": float, "chosen_at": float}
     profiles = db.create_table("profiles", columns, pk="id", not_null={*names, "measured_at"})

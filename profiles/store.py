@@ -1,10 +1,10 @@
-"""Saves, finds, selects and removes profiles."""
+"""Saves, finds and removes profiles."""
 
 import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,15 +16,6 @@ log = logging.getLogger("clairvoyant")
 
 LATEST = 1e12  # latest valid date of a profile, epoch seconds
 Record = TypeVar("Record")
-MAX_DOUBT = 0.5  # a mu_short with a wider relative confidence interval counts as uncertain
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A stored profile. `chosen_at` is when the user selected it, None if not."""
-
-    profile: Profile
-    chosen_at: float | None
 
 
 def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sample] = ()) -> Profile:
@@ -52,7 +43,7 @@ def save(connection: sqlite3.Connection, profile: Profile, samples: Sequence[Sam
 
 
 def amend(connection: sqlite3.Connection, profile: Profile) -> None:
-    """Replace the record of a profile; date, samples and selection stay. ProfilesError if there is none."""
+    """Replace the record of a profile; date and samples stay. ProfilesError if there is none."""
     record = msgspec.json.encode(profile).decode()
     if not connection.execute(
         "UPDATE profiles SET record = ? WHERE name = ?", (record, profile.name)
@@ -60,55 +51,31 @@ def amend(connection: sqlite3.Connection, profile: Profile) -> None:
         raise ProfilesError(_no_such(connection, profile.name))
 
 
-def every(connection: sqlite3.Connection) -> list[Kept]:
+def every(connection: sqlite3.Connection) -> list[Profile]:
     """Return all readable profiles, newest first."""
-    rows = connection.execute(
-        "SELECT name, record, chosen_at FROM profiles ORDER BY measured_at DESC, id DESC"
-    )
+    rows = connection.execute("SELECT name, record FROM profiles ORDER BY measured_at DESC, id DESC")
     return list(_readable(rows))
 
 
 def fingerprint(connection: sqlite3.Connection) -> tuple[object, ...]:
     """Return a value that changes whenever profiles do; decodes none."""
     found: tuple[object, ...] = connection.execute(
-        "SELECT COUNT(*), MAX(id), SUM(LENGTH(record)), COUNT(chosen_at), MAX(chosen_at) FROM profiles"
+        "SELECT COUNT(*), MAX(id), SUM(LENGTH(record)) FROM profiles"
     ).fetchone()
     return found
 
 
 def fitting(connection: sqlite3.Connection, *, host: str, backend: str, place: str) -> list[Profile]:
-    """Return the profiles of a backend on a host (its key): selected ones first, then newest first.
-
-    An uncertain mu_short (see `MAX_DOUBT`) sorts behind an older, surer one of the same model.
+    """Return the profiles of a backend on a host (its key), newest first. Dates in the future come from a
+    wrong clock and sort last.
     """
     rows = connection.execute(
-        "SELECT name, record, chosen_at FROM profiles "
+        "SELECT name, record FROM profiles "
         "WHERE host = ? AND backend = ? AND place = ? "
-        "ORDER BY chosen_at IS NULL, chosen_at DESC, measured_at > ?, measured_at DESC, id DESC",
+        "ORDER BY measured_at > ?, measured_at DESC, id DESC",
         (host, backend, place, time.time()),
     )
-    found = list(_readable(rows))
-    by_hand = [kept.profile for kept in found if kept.chosen_at is not None]
-    return by_hand + _surer_first([kept.profile for kept in found if kept.chosen_at is None])
-
-
-def _surer_first(newest_first: list[Profile]) -> list[Profile]:
-    """Move each uncertain profile behind the newest of its model that is at least twice as certain."""
-    ordered = list(newest_first)
-    for number, doubtful in reversed(list(enumerate(newest_first))):
-        doubt, place = _doubt(doubtful), (doubtful.served.model, doubtful.served.place)
-        older = (
-            each for each in newest_first[number + 1 :] if (each.served.model, each.served.place) == place
-        )
-        surer = next((each for each in older if _doubt(each) <= doubt / 2), None)
-        if doubt > MAX_DOUBT and surer is not None:
-            ordered.remove(doubtful)
-            ordered.insert(ordered.index(surer) + 1, doubtful)
-    return ordered
-
-
-def _doubt(profile: Profile) -> float:
-    return float("inf") if profile.mu_short_s is None else profile.mu_short_s.doubt
+    return list(_readable(rows))
 
 
 def named(connection: sqlite3.Connection, name: str) -> Profile:
@@ -134,32 +101,17 @@ def samples_of(connection: sqlite3.Connection, name: str) -> list[Sample]:
         ) from None
 
 
-def choose(connection: sqlite3.Connection, name: str) -> None:
-    """Select a profile over the newest for its backend, model and host."""
-    unchoose(connection, named(connection, name))
-    connection.execute("UPDATE profiles SET chosen_at = ? WHERE name = ?", (time.time(), name))
-
-
-def unchoose(connection: sqlite3.Connection, profile: Profile) -> None:
-    """Undo the selection for the backend, model and host of a profile."""
-    served = profile.served
-    connection.execute(
-        "UPDATE profiles SET chosen_at = NULL WHERE host = ? AND backend = ? AND place = ? AND model = ?",
-        (profile.host.key, served.backend, served.place, served.model),
-    )
-
-
 def remove(connection: sqlite3.Connection, name: str) -> None:
     """Remove a profile and its samples; ProfilesError if there is none."""
     if not connection.execute("DELETE FROM profiles WHERE name = ?", (name,)).rowcount:
         raise ProfilesError(_no_such(connection, name))
 
 
-def _readable(rows: Iterable[tuple[str, str, object]]) -> Iterator[Kept]:
-    """Decode profiles (name, record, chosen_at); log and skip unreadable ones."""
-    for name, record, chosen_at in rows:
+def _readable(rows: Iterable[tuple[str, str]]) -> Iterator[Profile]:
+    """Decode profiles (name, record); log and skip unreadable ones."""
+    for name, record in rows:
         try:
-            yield Kept(_profile(name, record), chosen_at if isinstance(chosen_at, float) else None)
+            yield _profile(name, record)
         except ProfilesError as error:
             log.warning("%s", error)
 

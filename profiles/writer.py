@@ -72,7 +72,7 @@ DELETE_EARLIER = "DELETE FROM history WHERE finished_at >= ?1 AND (request = ?2 
 SCHEMA_CHECKS = (
     f"INSERT INTO history ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)} FROM history",  # noqa: S608
     "DELETE FROM history",
-    "SELECT id, name, backend, place, model, host, measured_at, chosen_at, record FROM profiles",
+    "SELECT id, name, backend, place, model, host, measured_at, record FROM profiles",
     "SELECT profile, number, record FROM samples",
     "INSERT INTO states SELECT name, saved_at, state FROM states WHERE 1 ON CONFLICT (name) DO NOTHING",
     "SELECT only_row, salt FROM salt",

@@ -26,7 +26,7 @@ from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.access.keys import read_backend_key
-from clairvoyant_cli.system import cancel_when_ended, for_shell
+from clairvoyant_cli.system import cancel_when_ended
 from profiles.host import this_host
 from profiles.records import Profile
 from profiles.states import save_state
@@ -87,14 +87,12 @@ def command(
         outcome = asyncio.run(measure())
     profile = replace(outcome.profile, name=name) if name else outcome.profile
     served = profile.served
-    find = partial(fitting, host=profile.host.key, backend=served.backend, place=served.place)
     with opened_database(db_file, write=True) as connection:
-        profile = save(connection, with_earlier_proof(profile, find(connection)), outcome.samples)
+        earlier = fitting(connection, host=profile.host.key, backend=served.backend, place=served.place)
+        profile = save(connection, with_earlier_proof(profile, earlier), outcome.samples)
         if outcome.progress is not None:
             save_state(connection, *outcome.progress)
-        fits = find(connection)
-    taken = next((each for each in fits if each.served.model == served.model), profile)
-    _print(replace(outcome, profile=profile), taken, as_json=as_json)
+    _print(profile, as_json=as_json)
 
 
 def with_earlier_proof(profile: Profile, earlier: Iterable[Profile]) -> Profile:
@@ -130,14 +128,11 @@ def _progress(*, quiet: bool) -> Iterator[tuple[Tell, Callable[[str], None]]]:
             raise ClairvoyantError("interrupted; nothing was kept") from None
 
 
-def _print(outcome: Outcome, taken: Profile, *, as_json: bool) -> None:
+def _print(profile: Profile, *, as_json: bool) -> None:
     if as_json:
-        say_json(outcome.profile, indent=2)
+        say_json(profile, indent=2)
         return
-    console, name = PlainConsole(), outcome.profile.name
-    print_profile(console, outcome.profile)
+    console = PlainConsole()
+    print_profile(console, profile)
     then = "clairvoyant serve uses it, a running one within seconds"
-    if taken.name != name:
-        then = f"clairvoyant serve keeps using {taken.name}, which was chosen or is more certain; "
-        then += f"to use this one: {for_shell('clairvoyant', 'profiles', 'use', name)}"
-    console.print(Text.assemble("kept as ", (name, "bold"), f"; {then}"))
+    console.print(Text.assemble("kept as ", (profile.name, "bold"), f"; {then}"))

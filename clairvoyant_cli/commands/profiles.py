@@ -1,4 +1,4 @@
-"""`clairvoyant profiles`: lists, shows, selects and removes profiles."""
+"""`clairvoyant profiles`: lists, shows and removes profiles."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,7 @@ from profiles.records import Estimate, Profile
 
 @click.group()
 def command() -> None:
-    """List, show, select and remove profiles, the results of `calibrate` and the self-test."""
+    """List, show and remove profiles, the results of `calibrate` and the self-test."""
 
 
 @command.command("list")
@@ -26,7 +26,7 @@ def command() -> None:
 @json_option("Print JSON.")
 def list_(db_file: Path | None, as_json: bool) -> None:
     """List the profiles, newest first."""
-    kept: list[store.Kept] = []
+    kept: list[Profile] = []
     if database_path(db_file).exists():
         with opened_database(db_file) as connection:
             kept = store.every(connection)
@@ -37,18 +37,17 @@ def list_(db_file: Path | None, as_json: bool) -> None:
         click.echo("no profiles yet; run: clairvoyant calibrate", err=True)
         return
     PlainConsole().print_table(
-        ("", "name", "model", "backend", "mu_short", "tau", "tokens/s", "slots", "measured"),
+        ("name", "model", "backend", "mu_short", "tau", "tokens/s", "slots", "measured"),
         (
             (
-                "*" if each.chosen_at else "",
-                each.profile.name,
-                each.profile.served.model,
-                each.profile.served.backend,
-                seconds(each.profile.mu_short_s.mean if each.profile.mu_short_s else None),
-                seconds(each.profile.tau_s),
-                figure(each.profile.decode_tokens_per_s, ".0f"),
-                str(each.profile.slots),
-                date(each.profile.measured_at, "%Y-%m-%d %H:%M"),
+                each.name,
+                each.served.model,
+                each.served.backend,
+                seconds(each.mu_short_s.mean if each.mu_short_s else None),
+                seconds(each.tau_s),
+                figure(each.decode_tokens_per_s, ".0f"),
+                str(each.slots),
+                date(each.measured_at, "%Y-%m-%d %H:%M"),
             )
             for each in kept
         ),
@@ -67,19 +66,6 @@ def show(name: str, db_file: Path | None, as_json: bool) -> None:
         say_json(asdict(profile) | {"samples": samples}, indent=2)
     else:
         print_profile(PlainConsole(), profile)
-
-
-@command.command()
-@click.argument("name")
-@click.option("--auto", is_flag=True, help="Undo the selection; use the newest again.")
-@db_option
-def use(name: str, auto: bool, db_file: Path | None) -> None:
-    """Select the profile that `serve` uses for its model instead of the newest."""
-    with opened_database(db_file, write=True) as connection:
-        if auto:
-            store.unchoose(connection, store.named(connection, name))
-        else:
-            store.choose(connection, name)
 
 
 @command.command()

@@ -126,8 +126,7 @@ async def _serve(config: ServeConfig, *, takes_place: bool = False) -> None:
     predictor.frozen = config.freeze
     with opened_ledger(config) as opened:
         opening = asyncio.wrap_future(opened)
-        # A profile that was asked for is waited for.
-        await asyncio.wait([opening], timeout=DATABASE_S if config.profile is None else None)
+        await asyncio.wait([opening], timeout=DATABASE_S)
         if not opening.done():
             path = config.db or default_path()
             log.warning("%s takes long to open: no profiles and no history until it is open", path)

@@ -92,20 +92,15 @@ def urgency_predictor(config: ServeConfig) -> UrgencyPredictor | None:
 
 
 def open_ledger(config: ServeConfig) -> "Ledger | None":
-    """Open the daemon's database; None, with a warning, if it cannot be used.
-
-    Raises ClairvoyantError if a configured profile is missing.
-    """
+    """Open the daemon's database; None, with a warning, if it cannot be used."""
     from profiles.ledger import Ledger
     from profiles.writer import Bounds
 
     path = Path(config.db) if config.db else default_path()
     try:
         bounds = Bounds(config.history_days, config.history_rows)
-        return Ledger(path, profile=config.profile, bounds=bounds, started=process_start)
+        return Ledger(path, bounds=bounds, started=process_start)
     except ProfilesError as error:
-        if config.profile is not None:
-            raise ClairvoyantError(str(error)) from None
         logging.getLogger("clairvoyant").warning("no profiles and no history: %s", error)
     return None
 

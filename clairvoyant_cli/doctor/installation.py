@@ -43,7 +43,7 @@ def check_names(path: Path) -> Iterator[Finding]:
         return
     for why, old, new in changes:
         fix = f"remove {next(iter(old))} from {path}"
-        if new and new.keys().isdisjoint(serve):
+        if new and new.keys().isdisjoint(serve.keys() - old.keys()):
             fix = f"change {_toml(old)} to {_toml(new)} in {path}"
         yield warning("configuration", f"{path}: {why}", fix)
 

@@ -47,7 +47,7 @@ def test_calibrate_then_serve_needs_no_flag(backend: str, tmp_path: Path) -> Non
     assert profile["tau_s"] == pytest.approx(3 * profile["mu_short_s"]["mean"])
     assert err == ""
     with reading(db) as connection:
-        assert every(connection)[0].profile.name == "mine"
+        assert every(connection)[0].name == "mine"
         assert {sample.phase for sample in samples_of(connection, "mine")} == {"service", "load"}
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
         daemon.await_line("using profile mine")  # a database that opens late is read while it serves
@@ -66,7 +66,7 @@ def test_serve_switches_cutting_on_by_itself_and_keeps_the_proof(backend: str, t
         )
     with reading(db) as connection:
         [kept] = every(connection)
-        assert kept.profile.continuation is not None
+        assert kept.continuation is not None
         assert connection.execute("SELECT COUNT(*) FROM history").fetchone() == (1,)
     with daemon_process(backend, "--db", str(db), home=tmp_path) as daemon:
         started = next(line for line in daemon.lines if line.startswith("clairvoyant "))

@@ -313,7 +313,7 @@ def test_proof_is_added_to_the_existing_profile(tmp_path: Path) -> None:
     finally:
         ledger.close()
     with reading(db) as connection:
-        newest, oldest = (each.profile for each in every(connection))
+        newest, oldest = every(connection)
     assert (oldest.name, oldest.took_s) == (PROFILE.name, 5.0)
     assert (newest.name, newest.host) == (f"{PROFILE.name}-2", this_host())
 

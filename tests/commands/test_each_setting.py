@@ -202,7 +202,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
     "semantic": ("off", configured(lambda c: second_opinion(c) is None), True),
     "urgency": ("shipped", configured(lambda c: policy_of(c).name), "urgency"),
     "annotate": ("on", found(lambda server: server.annotate), "on"),
-    "profile": ("mine", opened(lambda call: call.kwargs["profile"]), "mine"),
     "api_key_file": ("keys", granted(lambda access: [*access.clients.keys.values()]), ["ann"]),
     "clients": ("clients.toml", granted(lambda access: access.clients.rules_of("ann").max_waiting), 2),
     "admin_token_file": ("token", granted(lambda access: access.admin_token), b"an-admin-token"),

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 import clairvoyant_cli.main
-from clairvoyant_cli.calibrate.run import Outcome
 from clairvoyant_cli.commands import calibrate, plain_output, status
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.doctor import _print as print_findings
@@ -98,10 +97,9 @@ def test_status_doctor_reports_and_calibrate_show_names_as_they_are(
     status._print(replace(snapshot, listen="[/l]", backends=(backend,), queue=queue))
     print_findings([broken("[/t]", "[/f]", "[/mend]")])
     print_report(Report("[/r]", "[/s]", notes=("[/note]",)), PlainConsole())
-    outcome = Outcome(replace(PROFILE, name="[/p]"), ())
-    calibrate._print(outcome, replace(PROFILE, name="[/taken]"), as_json=False)
+    calibrate._print(replace(PROFILE, name="[/p]"), as_json=False)
     shown = capsys.readouterr().out
-    names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p", "taken")
+    names = ("detail", "m", "l", "t", "f", "mend", "r", "s", "note", "p")
     assert [name for name in names if f"[/{name}]" not in shown] == []
 
 

@@ -80,10 +80,10 @@ def test_what_an_earlier_version_stored_is_there(
         )
         learned = learned_of(load_state(connection, name))
         assert len(samples_of(connection, "gemma@ollama")) == 1
-    assert kept.profile.tau_s == 120.0
-    assert kept.profile.mu_short_s is not None
-    assert kept.profile.mu_short_s.mean == 40.0
-    assert kept.profile.decode_tokens_per_s == 30.0
+    assert kept.tau_s == 120.0
+    assert kept.mu_short_s is not None
+    assert kept.mu_short_s.mean == 40.0
+    assert kept.decode_tokens_per_s == 30.0
     assert [(row.outcome, row.model, bool(row.tokens)) for row in rows] == [
         ("completed", "replay", True)
     ] * REQUESTS
@@ -323,5 +323,5 @@ def test_what_cannot_be_converted_is_dropped_alone(
         f"{old} is damaged: renamed to {aside}; kept of it: profiles 1, requests 0, learned states 2"
     ]
     with reading(old) as connection:
-        assert [each.profile.tau_s for each in every(connection)] == [120.0]
+        assert [each.tau_s for each in every(connection)] == [120.0]
         assert len(samples_of(connection, "gemma@ollama")) == 1

@@ -203,7 +203,7 @@ def test_an_unreadable_profile_is_skipped(
     with writing(path) as connection:
         save(connection, replace(PROFILE, name="good", measured_at=1.0))
     with reading(path) as connection:
-        assert [kept.profile.name for kept in every(connection)] == ["good"]
+        assert [kept.name for kept in every(connection)] == ["good"]
     assert f"the stored profile {PROFILE.name!r} is unreadable" in caplog.text
 
 

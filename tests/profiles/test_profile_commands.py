@@ -25,7 +25,7 @@ def test_a_profile_is_listed_and_shown(db: Path) -> None:
     shown = run("profiles", "show", PROFILE.name, "--db", db).stdout
     assert "mu_short  40 s (35 s to 45 s, n=100), measured" in shown
     assert json.loads(run("profiles", "show", PROFILE.name, "--json", "--db", db).stdout)["tau_s"] == 120.0
-    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] is None
+    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["tau_s"] == 120.0
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,6 @@ def test_commands_use_the_configured_database(db: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CLAIRVOYANT_SERVE_DB", str(db))
     assert "120 s" in run("profiles", "list").stdout
     assert len(run("history", "--json").stdout.splitlines()) > 10
-
-
-def test_use_and_auto(db: Path) -> None:
-    run("profiles", "use", PROFILE.name, "--db", db)
-    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] > 0
-    run("profiles", "use", PROFILE.name, "--auto", "--db", db)
-    assert json.loads(run("profiles", "list", "--json", "--db", db).stdout)[0]["chosen_at"] is None
 
 
 def test_removing_several_is_all_or_nothing(db: Path) -> None:

@@ -12,7 +12,7 @@ from profiles import store
 from profiles.database import ProfilesError, writing
 from profiles.host import this_host
 from profiles.ledger import Ledger
-from profiles.records import Continuation, Estimate, Sample, place_of
+from profiles.records import Continuation, Sample, place_of
 from profiles.writer import Bounds
 from tests.fakes.remembered import HOST, PROFILE, keep
 
@@ -41,17 +41,13 @@ def test_duplicate_names_get_a_number(connection: Connection) -> None:
     assert names == ["gemma@ollama", "gemma@ollama-2", "gemma@ollama-3"]
 
 
-def test_fitting_prefers_selected_then_newest(connection: Connection) -> None:
+def test_fitting_prefers_the_newest(connection: Connection) -> None:
     store.save(connection, replace(PROFILE, name="old"))
     store.save(connection, replace(PROFILE, name="new", measured_at=PROFILE.measured_at + 1))
     elsewhere = replace(PROFILE, name="elsewhere", host=replace(HOST, gpus=("another GPU",)))
     store.save(connection, replace(elsewhere, measured_at=PROFILE.measured_at + 2))
     remote = replace(PROFILE.served, place="gpu.lan:11434")
     store.save(connection, replace(PROFILE, name="remote", served=remote))
-    assert fitting(connection) == ["new", "old"]
-    store.choose(connection, "old")
-    assert fitting(connection) == ["old", "new"]
-    store.unchoose(connection, store.named(connection, "old"))
     assert fitting(connection) == ["new", "old"]
 
 
@@ -64,14 +60,12 @@ def test_inconsistent_trials_are_errors(connection: Connection, way: Continuatio
         store.named(connection, PROFILE.name)
 
 
-def test_amend_keeps_date_samples_and_selection(connection: Connection) -> None:
+def test_amend_keeps_date_and_samples(connection: Connection) -> None:
     store.save(connection, PROFILE, [SAMPLE])
-    store.choose(connection, PROFILE.name)
     amended = replace(PROFILE, continuations=(Continuation("raw", 12, 12, 0.1, 0.1),))
     store.amend(connection, amended)
     (kept,) = store.every(connection)
-    assert kept.profile == amended
-    assert kept.chosen_at is not None
+    assert kept == amended
     assert store.samples_of(connection, PROFILE.name) == [SAMPLE]
     with pytest.raises(ProfilesError, match="no profile 'x'"):
         store.amend(connection, replace(PROFILE, name="x"))
@@ -125,21 +119,3 @@ def test_profiles_dated_in_the_future_sort_last(tmp_path: Path) -> None:
     found = [profile.name for profile in ledger.profiles("ollama", "http://localhost:11434")]
     ledger.close()
     assert found == ["since", "ahead"]
-
-
-def test_a_missing_named_profile_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ProfilesError, match="no profile 'fast'"):
-        Ledger(tmp_path / "c.db", profile="fast")
-
-
-def test_an_uncertain_profile_sorts_behind_a_surer_one(connection: Connection) -> None:
-    sure, vague = Estimate(40.0, 35.0, 45.0, 100), Estimate(39.9, 0.0, 196.0, 8)
-    known = {"old": (1.0, sure), "vague": (2.0, vague), "unmeasured": (5.0, None)}
-    for name, (measured_at, mu_short_s) in known.items():
-        profile = replace(PROFILE, name=name, measured_at=measured_at, mu_short_s=mu_short_s)
-        store.save(connection, profile)
-    assert fitting(connection)[0] == "old"
-    store.save(connection, replace(PROFILE, name="new", measured_at=9.0, mu_short_s=sure))
-    assert fitting(connection)[0] == "new", "as sure as the old one, and newer"
-    store.choose(connection, "vague")
-    assert fitting(connection)[0] == "vague", "as it was chosen"

@@ -29,7 +29,7 @@ from profiles.records import Continuation, Estimate
 from profiles.savings import compared
 from profiles.savings import group as group_by
 from profiles.states import load_state
-from profiles.store import choose
+from profiles.store import remove
 from tests.fakes.calibrating import replay
 from tests.fakes.llamacpp_server import free_port
 from tests.fakes.raw_http import post, raw_client
@@ -75,11 +75,11 @@ class Learning(Predictor):
 
 @asynccontextmanager
 async def daemon_on(
-    path: Path, url: str, *, predicts: object = None, profile: str | None = None, **settings: object
+    path: Path, url: str, *, predicts: object = None, **settings: object
 ) -> AsyncIterator[Daemon]:
     settings = {"policy": "sjf"} | settings
     config = ServeConfig(backend=url, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
-    ledger = Ledger(path, profile=profile)
+    ledger = Ledger(path)
     try:
         async with running_daemon(config, predicts or Learning(), persistence=ledger) as daemon:  # type: ignore[arg-type]
             yield daemon
@@ -151,14 +151,6 @@ async def test_what_was_chosen_by_flag_or_operator_is_not_overruled(tmp_path: Pa
         snapshot = daemon.snapshot()
     assert (snapshot.tau.source, snapshot.tau.tau_s) == ("flag", 7.0)
     assert snapshot.backends[0].slots == 3
-
-
-async def test_a_named_profile_is_taken_though_another_is_newer(tmp_path: Path) -> None:
-    path = tmp_path / "c.db"
-    mine = replace(HERE, name="mine", mu_short_s=Estimate(5.0, 4.0, 6.0, 50), tau_s=15.0)
-    keep(path, (), mine, replace(HERE, measured_at=HERE.measured_at + 1))
-    async with replay() as (_, url), daemon_on(path, url, profile="mine") as daemon:
-        assert daemon.snapshot().tau.tau_s == pytest.approx(15.0)
 
 
 async def test_a_stale_profile_is_used_and_said_to_be_stale(tmp_path: Path) -> None:
@@ -298,7 +290,7 @@ async def test_a_profile_that_comes_while_it_runs_is_taken_over(
         assert any("preemption enabled" in event.text for event in state.log)
         daemon.operation.choose_tau(9.0)
         with writing(path) as connection:
-            choose(connection, "here")
+            remove(connection, "newer")
         state = await until(daemon, lambda s: any("using profile here" in e.text for e in s.log[-3:]))
         assert (state.tau.tau_s, state.tau.source, state.tau.mu_short_s) == (9.0, "operator", None)
         daemon.operation.release_tau()

@@ -44,7 +44,6 @@ def test_a_file_of_an_earlier_version_is_understood(file: Path, caplog: pytest.L
         config = load_serve_config({}, file=file, env={})
     assert (config.predictor, config.preempt) == ("/models/own", "off")
     assert caplog.messages == [
-        f"{file}: [top] was removed and does nothing: `top` keeps what was chosen in it",
         f"{file}: model is now predictor",
         f"{file}: no_preempt is now preempt",
         f"{file}: quantum was removed and does nothing",

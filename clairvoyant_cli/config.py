@@ -284,13 +284,6 @@ class ServeConfig:
         AT_LEAST_1,
         expert=True,
     )
-    connect_timeout: float = setting(
-        5.0,
-        "SECONDS",
-        "Timeout to connect to the backend. Responses have no timeout.",
-        ABOVE_0_S,
-        expert=True,
-    )
     client_timeout: float = setting(
         30.0, "SECONDS", "Disconnect a client that makes no progress for this long.", ABOVE_0_S, expert=True
     )
@@ -445,6 +438,7 @@ FORMER = {
     "tail_weight": Former("0.4", float),
     "urgency_target": Former("0.4", float),
     "profile": Former("0.4"),
+    "connect_timeout": Former("0.4", float),
 }
 """The settings of `serve` in earlier versions."""
 

@@ -1,8 +1,4 @@
-"""Queries and erases the history of requests.
-
-Percentiles use a bounded number of the newest rows of an index. Totals scan the span: about a second for a
-million rows.
-"""
+"""Queries and erases the history of requests."""
 
 import logging
 import sqlite3
@@ -21,14 +17,12 @@ from profiles.database import (
     remove_copy,
     set_aside_files,
 )
-from profiles.percentiles import percentile
 from profiles.records import Finished, Incident, ServedRequest
 from profiles.schema import CLIENT, COLUMNS, KINDS
 from profiles.states import client_hash, drop_states, note_forgetting, salt
 
 log = logging.getLogger("clairvoyant")
 
-NEWEST = 10_000  # percentiles are over this many newest answers of a class
 CHECKPOINT_TRIES = 20
 SOUND = (
     "typeof(model) = 'text' AND typeof(outcome) = 'text' AND typeof(length_class) = 'text' "
@@ -52,64 +46,6 @@ class Span:
     until: float = FOREVER
     client: str | None = None
     model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """Totals of one model, outcome and class; `length_class` is "" without a complete answer."""
-
-    model: str
-    outcome: str
-    length_class: str
-    requests: int
-    tokens: int
-    mean_wait_s: float
-    mean_sojourn_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Percentiles of the newest `n` answers of a class, in seconds."""
-
-    length_class: str
-    n: int
-    sojourn_p50_s: float
-    sojourn_p95_s: float
-    sojourn_p99_s: float
-    wait_p50_s: float
-    wait_p99_s: float
-
-
-def totals(connection: sqlite3.Connection, span: Span) -> list[Total]:
-    """Count requests by model, outcome and actual class, the largest group first."""
-    where, values = where_of(connection, span)
-    rows = connection.execute(
-        "SELECT model, outcome, length_class, COUNT(*), CAST(TOTAL(tokens) AS INTEGER), AVG(waited_s), "  # noqa: S608
-        f"AVG(sojourn_s) FROM history WHERE {where} AND {SOUND} "
-        "GROUP BY model, outcome, length_class ORDER BY COUNT(*) DESC",
-        values,
-    )
-    return [Total(*row) for row in rows]
-
-
-def spread(connection: sqlite3.Connection, length_class: str, span: Span) -> Spread | None:
-    """Return the percentiles of a class within a span; None without answers."""
-    where, values = where_of(connection, span)
-    rows = connection.execute(
-        "SELECT sojourn_s, waited_s FROM history INDEXED BY history_class "  # noqa: S608 - names of our own
-        f"WHERE length_class = ? AND {where} ORDER BY finished_at DESC LIMIT ?",
-        (length_class, *values, NEWEST),
-    )
-    sound = [row for row in rows if isinstance(row[0], float) and isinstance(row[1], float)]
-    if not sound:
-        return None
-    sojourns, waits = (sorted(column) for column in zip(*sound, strict=True))
-    return Spread(
-        length_class,
-        len(sound),
-        *(percentile(sojourns, share) for share in (0.50, 0.95, 0.99)),
-        *(percentile(waits, share) for share in (0.50, 0.99)),
-    )
 
 
 def newest(connection: sqlite3.Connection, span: Span, limit: int) -> list[Finished]:

@@ -17,7 +17,6 @@ from clairvoyant_cli.commands.setup import database_path, opened_database, told_
 from clairvoyant_cli.commands.time_spans import date, span_options
 from clairvoyant_cli.errors import InputError, printable
 from clairvoyant_cli.protocols.printable import plural
-from predictor.record import LengthClass
 from profiles.database import set_aside_files
 from profiles.history import (
     ALWAYS,
@@ -26,8 +25,6 @@ from profiles.history import (
     each,
     forget,
     newest,
-    spread,
-    totals,
 )
 from profiles.records import Finished
 
@@ -80,7 +77,7 @@ TAKEN = {
 )
 @click.option("--yes", is_flag=True, help="With --forget: do not ask for confirmation.")
 def command(span: Span, db_file: Path | None, **given: Any) -> None:
-    """Show served requests: totals, percentiles, and the latest ones.
+    """Show the latest requests; --report sums them up.
 
     Clients are shown as hashes. Bodies are included only if `serve --record-prompts` recorded them.
     --forget overwrites the freed space. A running daemon forgets within seconds too; only its
@@ -173,52 +170,28 @@ def _dump(rows: Iterator[Finished]) -> None:
 
 
 def _show(console: PlainConsole, connection: Connection, span: Span, limit: int) -> None:
-    # Read everything before printing, so that an error is the only output.
-    counted, rows = totals(connection, span), newest(connection, span, limit)
-    if not counted and not rows:
+    rows = newest(connection, span, limit)
+    if not rows:
         none = "no requests yet; clairvoyant serve records them"
         console.print(none if span == Span() else "no such requests")
         return
     console.print_table(
-        ("model", "outcome", "class", "requests", "tokens", "mean wait", "mean total"),
+        ("finished", "model", "client", "outcome", "read", "predicted", "tokens", "waited", "total"),
         (
             (
-                total.model or "-",
-                total.outcome,
-                total.length_class or "-",
-                f"{total.requests:,}",
-                f"{total.tokens:,}",
-                seconds(total.mean_wait_s),
-                seconds(total.mean_sojourn_s),
+                date(finished.finished_at, "%m-%d %H:%M:%S"),
+                finished.model or "-",
+                finished.client,
+                finished.outcome,
+                figure(finished.read_tokens, "d"),
+                f"{finished.expected_tokens:.0f}",
+                figure(finished.tokens, "d"),
+                seconds(finished.waited_s),
+                seconds(finished.sojourn_s),
             )
-            for total in counted[:20]
+            for finished in rows
         ),
     )
-    spreads = filter(None, (spread(connection, length_class.value, span) for length_class in LengthClass))
-    console.print()
-    console.print_table(
-        ("class", "of newest", "P50", "P95", "P99", "wait P50", "wait P99"),
-        ((name, f"{n:,}", *map(seconds, times)) for name, n, *times in map(astuple, spreads)),
-    )
-    if rows:
-        console.print()
-        console.print_table(
-            ("finished", "model", "client", "outcome", "read", "predicted", "tokens", "waited", "total"),
-            (
-                (
-                    date(finished.finished_at, "%m-%d %H:%M:%S"),
-                    finished.model or "-",
-                    finished.client,
-                    finished.outcome,
-                    figure(finished.read_tokens, "d"),
-                    f"{finished.expected_tokens:.0f}",
-                    figure(finished.tokens, "d"),
-                    seconds(finished.waited_s),
-                    seconds(finished.sojourn_s),
-                )
-                for finished in rows
-            ),
-        )
-        for finished in rows:
-            if finished.remark:
-                console.print(f"{date(finished.finished_at, '%m-%d %H:%M:%S')} {printable(finished.remark)}")
+    for finished in rows:
+        if finished.remark:
+            console.print(f"{date(finished.finished_at, '%m-%d %H:%M:%S')} {printable(finished.remark)}")

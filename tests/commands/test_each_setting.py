@@ -18,7 +18,6 @@ from clairvoyant_cli.commands.log import log_of
 from clairvoyant_cli.commands.setup import load_working_predictor, open_ledger, second_opinion
 from clairvoyant_cli.config import BackendConfig, PrefixRules, ServeConfig
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.http.upstream import Upstream
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.access.clients_file import access_of, clients_file_of
 from clairvoyant_cli.proxy.access.keys import Access
@@ -107,12 +106,6 @@ def answers_too_long(parts: DaemonParts) -> int:
 def second_is_refused(parts: DaemonParts) -> bool:
     parts.queued("0.5")
     return isinstance(parts.ask("0.5"), Refused)
-
-
-async def connects_within_s(config: ServeConfig) -> object:
-    with patch("clairvoyant_cli.proxy.servers.find_servers.Upstream", wraps=Upstream) as made:
-        await found(bool)(config)
-    return made.call_args.kwargs["connect_timeout_s"]
 
 
 async def started(config: ServeConfig) -> object:
@@ -213,7 +206,6 @@ EFFECTS: dict[str, tuple[Any, Look, object]] = {
         None,
     ),
     "body_limit_mib": (1, composed(lambda d: d.admission.body_limit_bytes), 2**20),
-    "connect_timeout": (0.5, connects_within_s, 0.5),
     "client_timeout": (3.0, composed(lambda d: d.connections.client_timeout_s), 3.0),
     "drain_timeout": (3.0, composed(lambda d: d.drain_timeout_s), 3.0),
     "outage_grace": (3.0, composed(lambda d: d.pool.first.health.grace_s), 3.0),

@@ -368,7 +368,7 @@ async def test_a_page_that_is_readonly_does_nothing(tmp_path: Path) -> None:
         (("--web", "0.0.0.0:0"), "beyond loopback --web wants the daemon's admin token"),
         (("--web", "7118"), "--web must be HOST:PORT"),
         (("--web", "127.0.0.1:70000"), "--web must be HOST:PORT"),
-        (("--web", "--demo"), "leave --demo out"),
+        (("--web", "--demo"), "it excludes the other modes"),
     ],
 )
 def test_what_is_refused_is_said_in_one_line(words: tuple[str, ...], why: str, tmp_path: Path) -> None:

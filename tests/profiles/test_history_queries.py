@@ -3,7 +3,6 @@
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median, quantiles
 
 import pytest
 
@@ -13,8 +12,6 @@ from profiles.history import (
     forget,
     newest,
     recorded_requests,
-    spread,
-    totals,
 )
 from tests.fakes.remembered import FINISHED, START, keep, traffic
 
@@ -24,40 +21,6 @@ ROWS = list(traffic(3000))
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return keep(tmp_path / "c.db", ROWS)
-
-
-def test_totals_agree_with_the_rows(path: Path) -> None:
-    with reading(path) as connection:
-        found = {(t.outcome, t.length_class): t for t in totals(connection, Span())}
-    for (outcome, length_class), total in found.items():
-        rows = [r for r in ROWS if (r.outcome, r.length_class) == (outcome, length_class)]
-        assert total.requests == len(rows)
-        assert total.tokens == sum(row.tokens or 0 for row in rows)
-        assert total.mean_sojourn_s == pytest.approx(fmean(row.sojourn_s for row in rows))
-    assert sum(total.requests for total in found.values()) == len(ROWS)
-
-
-@pytest.mark.parametrize("span", [Span(client="alice"), Span(client="bob", since=ROWS[1000].finished_at)])
-def test_totals_of_one_client(path: Path, span: Span) -> None:
-    rows = [row for row in ROWS if row.client == span.client and row.finished_at >= span.since]
-    short = [row.sojourn_s for row in rows if row.length_class == "short"]
-    with reading(path) as connection:
-        found, of_short = totals(connection, span), spread(connection, "short", span)
-    assert sum(total.requests for total in found) == len(rows)
-    assert sum(total.tokens for total in found) == sum(row.tokens or 0 for row in rows)
-    assert of_short is not None
-    assert of_short.n == len(short)
-    assert of_short.sojourn_p50_s == pytest.approx(median(short))
-
-
-def test_percentiles_by_class(path: Path) -> None:
-    with reading(path) as connection:
-        found = spread(connection, "short", Span())
-        assert spread(connection, "short", Span(since=9e9)) is None
-    times = sorted(row.sojourn_s for row in ROWS if row.length_class == "short")
-    assert found is not None
-    assert (found.n, found.sojourn_p50_s) == (len(times), median(times))
-    assert found.sojourn_p99_s == pytest.approx(quantiles(times, n=100, method="inclusive")[98])
 
 
 def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path) -> None:
@@ -80,10 +43,8 @@ def test_a_forgotten_client_is_gone(path: Path) -> None:
     assert forget(path, Span(client="bob"), states=True).requests == len(ROWS) - len(others)
     with reading(path) as connection:
         assert newest(connection, Span(client="bob"), 10) == []
-        found = {(t.outcome, t.length_class): t for t in totals(connection, Span())}
-    assert sum(total.requests for total in found.values()) == len(others)
-    short = [row.sojourn_s for row in others if row.length_class == "short"]
-    assert found["completed", "short"].mean_sojourn_s == pytest.approx(fmean(short))
+        found = newest(connection, Span(), len(ROWS))
+    assert [row.request for row in found] == [row.request for row in others[::-1]]
 
 
 def test_forgotten_prompts_are_overwritten_on_disk(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ async def find_server(
             log.warning("nothing answers at %s yet; waiting for a server there", found.url)
         elif len(all_found) > 1:
             log.info("using %s at %s; choose another with --backend", found.adapter.name, found.url)
-        upstream = Upstream(found.url, connect_timeout_s=config.connect_timeout)
+        upstream = Upstream(found.url)
         _refuse_ourselves(upstream, own)
         adapter = found.adapter if wanted.kind in (None, found.adapter.name) else adapter_of(wanted.kind)
         server = Server(

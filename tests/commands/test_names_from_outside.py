@@ -74,7 +74,8 @@ def db(tmp_path: Path) -> Path:
     return keep(tmp_path / "c.db", requests, profile)
 
 
-def test_history_shows_names_as_they_are(db: Path) -> None:
+def test_history_shows_names_as_they_are(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     shown = run("history", "-n", "40", "--db", db).stdout
     for name in (*NAMES, "[/x]"):
         assert name in shown

@@ -4,7 +4,6 @@ import asyncio
 import io
 import random
 import statistics
-import struct
 import wave
 from itertools import pairwise
 
@@ -43,26 +42,7 @@ def wav(seconds: float, hz: int = 16_000) -> bytes:
     return written.getvalue()
 
 
-def ogg_page(samples: int, packet: bytes) -> bytes:
-    return b"OggS\0\0" + struct.pack("<qIIIB", samples, 1, 0, 0, 1) + bytes([len(packet)]) + packet
-
-
-FLAC = b"fLaC\0\0\0\x22" + bytes(10) + struct.pack(">Q", 44_100 << 44 | 441_000) + bytes(16 + 5000)
-VORBIS = (
-    ogg_page(0, b"\x01vorbis" + struct.pack("<IBI", 0, 1, 8_000)) + bytes(5000) + ogg_page(80_000, bytes(90))
-)
-OPUS = ogg_page(0, b"OpusHead" + bytes(11)) + bytes(5000) + ogg_page(480_000, bytes(90))
-MP3 = b"\xff\xfb\x90\x00" + bytes(159_996)  # MPEG 1, 128 kbit/s, 44.1 kHz
-MP3_OF_SPEECH = b"\xff\xf3\x40\xc0" + bytes(39_996)  # MPEG 2, 32 kbit/s, 22.05 kHz
-MP3_TAGGED = b"ID3\4\0\0\0\0\1\0" + bytes(128) + MP3
-MP3_VARYING = b"\xff\xfb\x90\x00" + bytes(32) + b"Xing\0\0\0\1" + struct.pack(">I", 383) + bytes(50_000)
-
-
-@pytest.mark.parametrize(
-    "sound",
-    [wav(10.0), wav(10.0, 44_100), FLAC, VORBIS, OPUS, MP3, MP3_OF_SPEECH, MP3_TAGGED, MP3_VARYING],
-    ids=["wav", "wav-44", "flac", "vorbis", "opus", "mp3", "mp3-22", "mp3-id3", "mp3-vbr"],
-)
+@pytest.mark.parametrize("sound", [wav(10.0), wav(10.0, 44_100)], ids=["wav", "wav-44"])
 @pytest.mark.parametrize("pieces", [1, 3])
 async def test_the_length_of_a_recording_is_read_from_its_header(sound: bytes, pieces: int) -> None:
     body = form(sound)
@@ -73,23 +53,18 @@ async def test_the_length_of_a_recording_is_read_from_its_header(sound: bytes, p
 
 
 FAST_WAV = wav(1.0)[:28] + b"\xff" * 4 + wav(1.0)[32:]  # 4 GB a second
-ONE_SAMPLE = b"fLaC\0\0\0\x22" + bytes(10) + struct.pack(">Q", 655_350 << 44 | 1) + bytes(60_000)
-PICTURE = b"ID3\4\0\0\0\4\0\0" + bytes(80_000)
 
 
 @pytest.mark.parametrize(
     "sound",
     [
-        PICTURE,
+        b"ID3\4\0\0\0\4\0\0",
         FAST_WAV,
-        ONE_SAMPLE,
         b"RIFF....WAVE",
         b"fLaC",
         b"OggS",
         b"ID3",
         b"\xff\xfb",
-        b"\xff\xfb\xf0\x0c",
-        FLAC[:60],
         b"",
     ],
 )

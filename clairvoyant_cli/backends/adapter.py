@@ -150,7 +150,6 @@ class Adapter:
     # Of a server that works on many more requests at once, unless its command line says otherwise.
     USUAL_SLOTS: ClassVar[int | None] = None
     ANSWERS_ANY_MODEL: ClassVar[bool] = False  # has one model, whatever name a request gives
-    SETS_LENGTH: ClassVar[bool] = False  # can write an answer of an exact number of tokens (`ignore_eos`)
     OBEYS_COMPLETION_CAP: ClassVar[bool] = True  # heeds `max_completion_tokens`
     TURN: ClassVar[Turn] = Turn.ORDINARY  # when a server is asked whether it is this kind
     # Cannot always be identified, so a server at its usual port is assumed to be this kind.
@@ -263,11 +262,9 @@ class Adapter:
         answer = await ask(onward.path or self.chat_path, NEXT_TOKEN_TIMEOUT_S, body=body)
         return probes.likely_tokens(answer.body)
 
-    def chat_body(
-        self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
-    ) -> Body:
-        """Return the body of a streamed chat of one message, with at most, or `exact`ly, `tokens` of
-        answer. `greedy` sets temperature 0.
+    def chat_body(self, model: str, prompt: str, tokens: int | None = None, *, greedy: bool = False) -> Body:
+        """Return the body of a streamed chat of one message, with at most `tokens` of answer. `greedy` sets
+        temperature 0.
         """
         body: Body = {
             "messages": [{"role": "user", "content": prompt}],
@@ -280,8 +277,6 @@ class Adapter:
             body["temperature"] = 0
         if tokens is not None:
             body["max_tokens"] = tokens
-        if exact:
-            body["ignore_eos"] = True
         return body
 
     def json_type(self, shape: Shape) -> bytes | None:
@@ -317,10 +312,6 @@ class Adapter:
     def cache_lookup(self, asked: Continuable) -> tuple[str, Body] | None:
         """Return the path and body of a POST that makes the server search its host cache for a prompt."""
         return None
-
-    def keeps_prompts(self, port: int | None) -> bool:
-        """Whether the process at a local port is seen to keep prompts in memory that leave its slots."""
-        return False
 
     async def unloads_in_s(self, ask: Ask, model: str) -> float:
         """Return in how many seconds it unloads a model by itself that gets no request."""

@@ -64,7 +64,6 @@ class Trying:
 
     client: Client
     progress: Progress
-    keeps_prompts: bool  # its server keeps the KV cache of slots in memory when they are reused
     served: Served = field(default_factory=lambda: Served("", ""))
     prover: Prover | None = None
     failed: int = 0  # attempts in a row
@@ -158,9 +157,8 @@ class SelfTest:
             api_key = None if server.key is None else server.key.decode()
             client = Client(found, model, api_key, self.daemon.journal.clock)
             client.piece_s = PIECE_S
-            keeps_prompts = await asyncio.to_thread(server.adapter.keeps_prompts, server.local_port)
             progress = progress_of(self.storage.load(progress_name(client)))
-            test = self._tests[key] = Trying(client, progress, keeps_prompts)
+            test = self._tests[key] = Trying(client, progress)
             news = f"{server.name}: finding out in idle time whether answers of {model} can be preempted"
             self._say(f"{news}; --no-self-test turns it off")
         return test
@@ -177,8 +175,7 @@ class SelfTest:
                 return "waits for mains power"
         scheduler, now = self.daemon.dispatcher.scheduler, self._now()
         cache = scheduler.fleet.servers[server.id].cache
-        keeps = cache.size[1] == inf and (test.keeps_prompts or cache.keeps_all)
-        for kept in () if keeps else cache.contexts:
+        for kept in () if cache.keeps_all else cache.contexts:
             session = scheduler.sessions.known.get(kept.session)
             if session and now - session.last_end_s < REST_S and server.speeds.read_s(kept.tokens) > REREAD_S:
                 return "waits: it would evict a session's KV cache"

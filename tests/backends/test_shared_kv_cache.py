@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.backends.kinds.llamacpp import caches_prompts, shares_cache
+from clairvoyant_cli.backends.kinds.llamacpp import shares_cache
 
 
 @pytest.mark.parametrize(
@@ -18,17 +18,3 @@ from clairvoyant_cli.backends.kinds.llamacpp import caches_prompts, shares_cache
 )
 def test_the_command_line_tells(line: str, expected: bool) -> None:
     assert shares_cache(line.split()) is expected
-
-
-@pytest.mark.parametrize(
-    ("words", "caches"),
-    [
-        ("llama-server -m a.gguf", True),
-        ("llama-server --cache-ram 512", True),
-        ("llama-server --cache-ram=0", False),
-        ("llama-server -cram 0 -np 2", False),
-        ("", False),
-    ],
-)
-def test_the_command_line_of_llamacpp_shows_its_host_cache(words: str, caches: bool) -> None:
-    assert caches_prompts(words.split()) is caches

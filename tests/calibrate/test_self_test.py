@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,7 +60,6 @@ class Kept:
 def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have mains power, and nothing else on this machine that is taken for the server."""
     monkeypatch.setattr(psutil, "sensors_battery", lambda: None)
-    monkeypatch.setattr(Ollama, "keeps_prompts", lambda self, port: False)
 
 
 @asynccontextmanager
@@ -285,16 +285,14 @@ def test_it_runs_where_the_system_does_not_show_batteries(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_conversation_that_takes_long_to_read_again_is_not_evicted(
-    keeps: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Ollama, "keeps_prompts", lambda self, port: keeps)
-
+def test_a_conversation_that_takes_long_to_read_again_is_not_evicted(keeps: bool) -> None:
     async def run() -> None:
         async with proxied(Kept()) as (daemon, engine):
             await asked(daemon, "word " * 3000)
             with_it = len(engine.journal)
             if keeps:
+                [server] = daemon.dispatcher.scheduler.fleet.servers.values()
+                server.cache.size = (1.0, inf)  # it was seen to keep what the slots did not
                 await until(lambda: len(engine.journal) > with_it)
             else:
                 await until(lambda: "evict a session's KV cache" in said(daemon))

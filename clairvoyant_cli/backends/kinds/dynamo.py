@@ -33,7 +33,6 @@ class Dynamo(Adapter):
         orders=(b"x-dynamo-request-",),
         from_arrival=True,
     )
-    SETS_LENGTH = True
     KNOWN_BY_PORT = False
     TURN = Turn.ROUTER
 

@@ -44,7 +44,6 @@ class LlamaCpp(Adapter):
     TELLS_SLOTS = True
     REPORTS_SLOTS = True
     ANSWERS_ANY_MODEL = True
-    SETS_LENGTH = True
     SETTINGS_WAKE = True  # /apply-template; /health, /props and /v1/models do not (tools/server/README.md)
     # With a last message of the assistant alone, b11434 repeats what was said before it goes on.
     CONTINUES = (GO_ON, Prefill())
@@ -171,9 +170,6 @@ class LlamaCpp(Adapter):
     def render(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
         return super().render(refusal, replace(route, family=_own(route.family)))
 
-    def keeps_prompts(self, port: int | None) -> bool:
-        return port is not None and caches_prompts(words_of(("llama",), port))
-
     async def offered_models(self, ask: Ask) -> tuple[OfferedModel, ...] | None:
         """Return its model, which is loaded if it answers at all, and what its properties say of it."""
         offered = await super().offered_models(ask)
@@ -264,13 +260,6 @@ def shares_cache(words: Sequence[str]) -> bool:
         return False
     chosen = next(values_of(words, "-np", "--parallel"), "-1")
     return bool(words) and (bool({"-kvu", "--kv-unified"}.intersection(words)) or chosen == "-1")
-
-
-def caches_prompts(words: Sequence[str]) -> bool:
-    """Return whether a command line of llama.cpp leaves its host cache on (`--cache-ram`, 8 GiB by default
-    since October 2025).
-    """
-    return bool(words) and next(values_of(words, "-cram", "--cache-ram"), "8192") != "0"
 
 
 async def _prompt(ask: Ask, asked: Continuable) -> str | None:

@@ -26,7 +26,6 @@ class LlmD(Adapter):
         client_header=b"x-llm-d-inference-fairness-id",
         dropped_header=b"x-llm-d-request-dropped-reason",
     )
-    SETS_LENGTH = True
     KNOWN_BY_PORT = False
     TURN = Turn.ROUTER
 

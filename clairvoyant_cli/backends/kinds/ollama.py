@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
@@ -13,9 +12,8 @@ import psutil
 
 from clairvoyant_cli.backends.adapter import FULL, NOT_UNDERSTOOD, Adapter, Found, Status, fits
 from clairvoyant_cli.backends.continuation import Prefill, Raw, openai_defaults
-from clairvoyant_cli.backends.kinds.llamacpp import caches_prompts
 from clairvoyant_cli.backends.prober import Ask
-from clairvoyant_cli.backends.process_inspection import command_line, listening, values_of
+from clairvoyant_cli.backends.process_inspection import listening, values_of
 from clairvoyant_cli.config import MAX_SLOTS
 from clairvoyant_cli.protocols import probes
 from clairvoyant_cli.protocols.can_continue import Body, Continuable
@@ -138,16 +136,9 @@ class Ollama(Adapter):
     def known_as(self, model: str) -> str:
         return full_name(model)
 
-    def chat_body(
-        self, model: str, prompt: str, tokens: int | None = None, *, exact: bool = False, greedy: bool = False
-    ) -> Body:
+    def chat_body(self, model: str, prompt: str, tokens: int | None = None, *, greedy: bool = False) -> Body:
         options = ({"temperature": 0} if greedy else {}) | ({} if tokens is None else {"num_predict": tokens})
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "options": options}
-
-    def keeps_prompts(self, port: int | None) -> bool:
-        """See whether its runners are llama.cpp's server, which keeps them; its own former engine did not."""
-        found = [command_line([each]) for each in runners()]
-        return bool(found) and all("--no-webui" in words and caches_prompts(words) for words in found)
 
     async def unloads_in_s(self, ask: Ask, model: str) -> float:
         at = probes.unloads_at((await ask("/api/ps")).body, model)
@@ -177,15 +168,6 @@ def _to_read(asked: Continuable, text: str) -> Body:
     if asked.options is asked.body:
         options = {}
     return body | {"prompt": text, "raw": True, "stream": False, "options": options | {"num_predict": 1}}
-
-
-def runners() -> Iterator[psutil.Process]:
-    """Yield the processes that Ollama has started."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # other users' sockets are hidden, command lines are not
-            parent = process.parent()
-            if parent is not None and parent.name().startswith("ollama"):
-                yield process
 
 
 def full_name(model: str) -> str:

@@ -37,7 +37,6 @@ class SgLang(Adapter):
         per_s=1,
         lower_first=False,
     )
-    SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -31,7 +31,6 @@ class Smg(Adapter):
         session_header=b"x-smg-routing-key",
         dropped_header=b"x-smg-error-code",
     )
-    SETS_LENGTH = True
     KNOWN_BY_PORT = False
     TURN = Turn.ROUTER
 

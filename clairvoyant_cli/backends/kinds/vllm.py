@@ -39,7 +39,6 @@ class Vllm(Adapter):
             "vllm:kv_cache_usage_perc",
         ),
     )
-    SETS_LENGTH = True
     KNOWN_BY_PORT = False
 
     async def identify(self, ask: Ask, url: str, prefix: str) -> Found | None:

@@ -20,6 +20,10 @@ REPLAYED: Adapter = adapter_of("ollama")
 """The simulated backend speaks as Ollama does; the limit of a request sets the answer's length."""
 
 
+SETS_LENGTH = ("llamacpp", "vllm", "sglang", "dynamo", "smg", "llm-d")
+"""Servers that write an answer of an exact number of tokens (`ignore_eos`)."""
+
+
 @dataclass(slots=True, eq=False)
 class Call(demo.Call):
     """A question of a bench that is asked. Times are those of `Asker.now`."""
@@ -61,9 +65,8 @@ class Asker:
 
     def body(self, question: Question) -> Body:
         tokens = question.tokens if self.sets_length else question.max_tokens
-        return self.adapter.chat_body(
-            self.model, question.prompt, tokens, exact=self.sets_length, greedy=self.greedy
-        )
+        body = self.adapter.chat_body(self.model, question.prompt, tokens, greedy=self.greedy)
+        return body | ({"ignore_eos": True} if self.sets_length and self.adapter.name in SETS_LENGTH else {})
 
     async def ask(
         self,

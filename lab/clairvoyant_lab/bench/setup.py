@@ -33,7 +33,7 @@ from clairvoyant_cli.scheduler.policy import tau_from_setting
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.baselines import ALL_POLICIES
 from clairvoyant_lab.bench.arms import Arm, Knowledge, OraclePredictor
-from clairvoyant_lab.bench.asker import REPLAYED, Asker, Call, ask_alone, send_at
+from clairvoyant_lab.bench.asker import REPLAYED, SETS_LENGTH, Asker, Call, ask_alone, send_at
 from clairvoyant_lab.bench.plan import (
     Draw,
     Load,
@@ -205,7 +205,7 @@ async def set_up(
     clock = clock_of(settings.virtual_time)
     async with AsyncExitStack() as stack:
         found = await stack.enter_async_context(backend(settings.backend, key, engine))
-        if settings.set_lengths and engine is None and not found.adapter.SETS_LENGTH:
+        if settings.set_lengths and engine is None and found.adapter.name not in SETS_LENGTH:
             raise ClairvoyantError(
                 f"{found.adapter.title} cannot set the length of an answer; "
                 "measure real answers with --real-lengths",

@@ -2,22 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
+import msgspec
 from msgspec import Raw
 
-from clairvoyant_cli.protocols.lenient_json import (
-    ABSENT,
-    entries,
-    is_given,
-    is_text,
-    text,
-)
-from clairvoyant_cli.protocols.request_bodies import (
-    nested,
-    short_name,
-)
+from clairvoyant_cli.protocols.lenient_json import is_given
+from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS, printable
 from predictor.record import Step
 
 ANSWERS, CALLS = 5, 2  # of the latest whose lengths are read, and whose calls
@@ -31,7 +23,6 @@ BY_THE_MODEL = _CALLING | {"assistant", "model", "reasoning"}
 _RESULTS = frozenset(("tool", "function", *(f"{call}_output" for call in _CALLING)))
 _INSTRUCTIONS = frozenset(("system", "developer"))
 _FAILURES = ("error", "traceback", "exception", "fail", "not found", "no such", "invalid", "denied")
-_TOOL_USE, _TOOL_RESULT = b'"tool_use"', b'"tool_result"'  # within a text its quotes are escaped
 _BEGINNING = r"""\s*([^"'\s\\`]{1,40})(?:[ \t]+([-<>][^"'\s\\`]{0,4}))?"""
 _COMMAND = re.compile(rf"""["'](?:command|cmd|script|code)["']\s*:\s*\[?\s*["']{_BEGINNING}""")
 _FENCED = re.compile(rf"\A(?:bash|sh|shell|console|mswea_bash_command)?\n{_BEGINNING}")
@@ -45,7 +36,7 @@ class ReadMessage(NamedTuple):
     text: str
     cut: int
     images: int
-    calls: Raw = ABSENT
+    calls: Any = None  # as they stand in the message
 
     @property
     def characters(self) -> int:
@@ -53,7 +44,7 @@ class ReadMessage(NamedTuple):
 
 
 def step_of(
-    messages: Sequence[Raw],
+    messages: Sequence[Any],
     read: Sequence[ReadMessage | None],
     answered: int,
     read_characters: int,
@@ -62,7 +53,7 @@ def step_of(
     """Return where a task stands. `read` are the last messages as they were read; of the whole conversation
     `answered` counts the answers.
     """
-    new: list[tuple[Raw, ReadMessage]] = []
+    new: list[tuple[Any, ReadMessage]] = []
     answers: list[int] = []
     called: list[str] = []
     command, goes_on = "", False
@@ -82,7 +73,7 @@ def step_of(
         if len(answers) <= CALLS and not called[-1]:
             called[-1], begins = _call(message, said)
             command = command or (begins if len(answers) == 1 else "")
-    is_result = bool(new) and (new[0][1].role in _RESULTS or _TOOL_RESULT in bytes(new[0][0]))
+    is_result = bool(new) and (new[0][1].role in _RESULTS or _part_of(new[0][0], "tool_result") is not None)
     return Step(
         new_characters=sum(said.characters for _, said in new),
         is_result=is_result,
@@ -96,11 +87,12 @@ def step_of(
     )
 
 
-def calls_length(calls: Raw) -> int:
-    if not is_given(calls):
+def calls_length(calls: Any) -> int:
+    if not calls:
         return 0
-    count = bytes(calls).count
-    return max(0, len(calls) - CALL_CHARACTERS * count(b'"arguments"') - ID_CHARACTERS * count(b'"id"'))
+    written = msgspec.json.encode(calls)
+    count = written.count
+    return max(0, len(written) - CALL_CHARACTERS * count(b'"arguments"') - ID_CHARACTERS * count(b'"id"'))
 
 
 def _failed(result: str) -> bool:
@@ -108,26 +100,33 @@ def _failed(result: str) -> bool:
     return any(word in ends for word in _FAILURES)
 
 
-def _call(message: Raw, said: ReadMessage) -> tuple[str, str]:
+def _call(message: Any, said: ReadMessage) -> tuple[str, str]:
     """Return the first tool that a message calls, and how the command begins that it runs."""
-    if is_given(said.calls):
-        call = nested(next(iter(entries(said.calls) or ()), ABSENT))
+    if said.calls:
+        call = said.calls[0] if isinstance(said.calls, list) else None
     elif said.role in _CALLING:
-        call = nested(message)
-    elif _TOOL_USE in bytes(message):
-        parts = entries(nested(message).content) or ()
-        call = nested(next((part for part in parts if _TOOL_USE in bytes(part)), ABSENT))
+        call = message
     else:
-        return "", _fenced(said.text)
-    if is_given(call.function):
-        call = nested(call.function)
-    given = next((raw for raw in (call.arguments, call.input, call.action) if raw is not ABSENT), ABSENT)
-    if is_text(given):
-        arguments = text(given)
-    else:
-        arguments = bytes(memoryview(given)[:ARGUMENT_BYTES]).decode("utf-8", "replace")
-    found = _COMMAND.search(arguments, 0, ARGUMENT_BYTES)
-    return short_name(call.name), _words(found)
+        call = _part_of(message, "tool_use")
+        if call is None:
+            return "", _fenced(said.text)
+    if isinstance(call, dict) and isinstance(call.get("function"), dict):
+        call = call["function"]
+    if not isinstance(call, dict):
+        return "", ""
+    given = next((call[name] for name in ("arguments", "input", "action") if name in call), "")
+    arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    name, found = call.get("name"), _COMMAND.search(arguments, 0, ARGUMENT_BYTES)
+    return printable(name if isinstance(name, str) else "", MAX_NAME_CHARS), _words(found)
+
+
+def _part_of(message: Any, part_type: str) -> dict[str, Any] | None:
+    """Return the first part of a message that is of a type."""
+    parts = message.get("content") if isinstance(message, dict) else None
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and part.get("type") == part_type:
+            return part
+    return None
 
 
 def _fenced(said: str) -> str:

@@ -18,9 +18,17 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
-from clairvoyant_cli.protocols.lenient_json import ABSENT, entries, given, is_given, object_in, text
+from clairvoyant_cli.protocols.lenient_json import (
+    ABSENT,
+    Object,
+    entries,
+    is_given,
+    object_in,
+    plain_value,
+    text,
+)
 from clairvoyant_cli.protocols.media import Medium, Payloads
-from clairvoyant_cli.protocols.request_bodies import RequestBody, medium_of, nested
+from clairvoyant_cli.protocols.request_bodies import medium_of
 from clairvoyant_cli.scheduler.chain import MEDIUM_CHARACTERS, NO_CHAIN, NO_PARTS, Chain, Parts
 
 PIECE_BYTES = 1024
@@ -39,6 +47,7 @@ MAY_HOLD_MEDIA = re.compile(
 )
 """What a message or prompt contains that has media; many others contain it as well."""
 
+MEDIA_LISTS = ("images", "image_data")  # beside a prompt; the second was llama.cpp's
 HOLD_MEDIA = {"content": False, "output": False, "source": False, "images": True, "multimodal_data": True}
 """Fields that may have media in them, and whether all of their entries are."""
 
@@ -46,6 +55,7 @@ ENTRY, NAME = re.compile(rb"\s*[\[,]\s*"), re.compile(rb'\s*[{,]\s*"(?:[^"\\]|\\
 COMMA_AFTER, COMMA_BEFORE = re.compile(rb"\s*,\s*"), re.compile(rb"\s*,\s*\Z")
 LEVELS = 8  # of lists and objects that media may be in: a document in the result of a tool has 7
 
+OFFERS = {"tools", "functions"}  # fields with the tools that a model may call
 USES_TOOLS = (
     b'"tool_calls"',
     b'"tool_use"',
@@ -125,28 +135,27 @@ class ConversationReader:
     messages, and the rest. What is not understood counts as absent.
     """
 
-    def __init__(self, held: RequestBody, model: str, payloads: Payloads) -> None:
+    def __init__(self, held: Object, model: str, payloads: Payloads) -> None:
         self._held = held
         listed: list[Raw] = []
         ends: list[int] = []
-        for fields in (
-            (held.tools, held.functions),
-            (held.system, held.instructions, held.system_prompt),
-            (held.messages, held.input),
+        for names in (
+            ("tools", "functions"),
+            ("system", "instructions", "system_prompt"),
+            ("messages", "input"),
         ):
-            for raw in fields:
-                if raw is not ABSENT and is_given(raw):
+            for name in names:
+                if name in held and is_given(raw := held[name]):
                     parts = entries(raw)
                     listed += [raw] if parts is None else parts
             ends.append(len(listed))
         self._tools, first_message, _ = ends
         leading = takewhile(SYSTEM_ROLE.match, listed[first_message:])
         self._systems = first_message - self._tools + len(list(leading))
-        rest = (held.input_extra, held.input_prefix, held.input_suffix, held.images, held.image_data)
-        for raw in given(*rest, held.prompt, held.suffix):
-            # Beside a prompt, media are in lists of their own, which a message has as well.
-            is_media = raw is held.images or raw is held.image_data
-            listed.append(Raw(b'{"images":%b}' % raw) if is_media else raw)
+        for name in ("input_extra", "input_prefix", "input_suffix", *MEDIA_LISTS, "prompt", "suffix"):
+            if name in held and is_given(raw := held[name]):
+                # A message has such a list as well.
+                listed.append(Raw(b'{"images":%b}' % raw) if name in MEDIA_LISTS else raw)
         self._cuts = chain.from_iterable(map(_cuts, listed, repeat(payloads)))
         self._model = blake2b(model.encode("utf-8", "surrogatepass"), digest_size=8, key=KEY)
         self._part = self._model.copy()
@@ -192,8 +201,9 @@ class ConversationReader:
         return Conversation(
             Chain(tuple(self._hashes), tuple(self._characters), parts, sum(self.media.values())),
             self.media,
-            claimed="" if held.prompt_cache_key is held.metadata is ABSENT else _claimed(held),
-            agentic=bool(given(held.tools, held.functions)) or any(map(body.__contains__, USES_TOOLS)),
+            claimed="" if held["prompt_cache_key"] is held["metadata"] is ABSENT else _claimed(held),
+            agentic=any(is_given(held[name]) for name in OFFERS & held.keys())
+            or any(map(body.__contains__, USES_TOOLS)),
             thinks=any(map(body.__contains__, THINKS)),
         )
 
@@ -243,7 +253,9 @@ def _media(whole: bytes, holder: Raw, begin: int, levels: int = LEVELS) -> Itera
         yield at, at, ""
         yield from _media(whole, entry, at, levels - 1)
     part = object_in(holder)
-    if kind := medium_of(part):
+    if kind := medium_of(
+        part | {name: plain_value(part[name]) for name in ("type", "source") if name in part}
+    ):
         yield begin, begin + len(holder), kind
         return
     for name, value in part.items() if part.keys() & HOLD_MEDIA.keys() else ():
@@ -265,12 +277,12 @@ def _entries(whole: bytes, listed: Raw, begin: int) -> Iterator[tuple[int, Raw]]
         begin += len(entry)
 
 
-def _claimed(held: RequestBody) -> str:
+def _claimed(held: Object) -> str:
     """Return the session that a body claims: of OpenAI's `prompt_cache_key` or Anthropic's `metadata`."""
-    key = text(held.prompt_cache_key)
-    user = "" if key else text(nested(held.metadata).user_id)
+    key = text(held["prompt_cache_key"])
+    user = "" if key else text(object_in(held["metadata"])["user_id"])
     if user.startswith("{"):
-        key = text(nested(Raw(user.encode())).session_id)
+        key = text(object_in(Raw(user.encode()))["session_id"])
     elif found := USER_ID_SESSION.search(user):
         key = found[1]
     return hashed(key.encode("utf-8", "surrogatepass"))

@@ -5,6 +5,7 @@ may have a hundred thousand entries.
 Rule 2: a value of an unexpected type reads as nothing, and the other fields are unaffected.
 """
 
+import re
 from collections.abc import Collection
 from typing import Any, TypeVar
 
@@ -22,11 +23,14 @@ _SCALAR = msgspec.json.Decoder(str | int | float | bool | None)
 OBJECT = msgspec.json.Decoder(dict[str, Raw])
 PLAIN_OBJECT = msgspec.json.Decoder(dict[str, Any])  # decoded to the last value, of bounded texts
 _ENTRIES = msgspec.json.Decoder(list[Raw])
-_TEXT = msgspec.json.Decoder(str)
+_VALUE = msgspec.json.Decoder(float_hook=bool)
 _NUMBER = msgspec.json.Decoder(float)
 
 _NOTHING = {b"null", b"false", b"0", b'""', b"[]", b"{}"}
 _LONGEST_NOTHING = 5
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""Half of a character, as clients write it that cut a text within one. msgspec refuses a lone one."""
 
 _TEXT_BEGINS, _LIST_BEGINS, _OBJECT_BEGINS = b'"[{'
 
@@ -41,11 +45,6 @@ def fitting(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | bytearray | mem
         return None
 
 
-def fields(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
-    """Decode an object; None if it is something else, without decoding that: a number may be slow."""
-    return None if raw is ABSENT or memoryview(raw)[0] != _OBJECT_BEGINS else fitting(decoder, raw)
-
-
 class Object(dict[str, Raw]):
     """The members of an object, undecoded; one that is absent reads as `ABSENT`."""
 
@@ -54,8 +53,8 @@ class Object(dict[str, Raw]):
 
 
 def object_in(raw: Raw) -> Object:
-    """Return the members of an object; none if it is no object."""
-    return Object(fields(OBJECT, raw) or ())
+    """Return the members of an object; none of anything else, which is not decoded: a number may be slow."""
+    return Object(fitting(OBJECT, raw) or ()) if is_object(raw) else Object()
 
 
 def object_of(line: bytes) -> Object | None:
@@ -71,14 +70,23 @@ def scalar(raw: Raw) -> str | int | float | bool | None:
     return fitting(_SCALAR, raw) if len(raw) <= LONGEST_NUMBER or begins == _TEXT_BEGINS else None
 
 
+def plain_value(raw: Raw) -> Any:
+    """Decode a field of a bounded length; None if it cannot be. What is no text in it reads as well as can
+    be, and its decimal numbers, which may be slow, as True.
+    """
+    if raw is ABSENT or (held := fitting(_VALUE, raw)) is not None:
+        return None if raw is ABSENT else held
+    return fitting(_VALUE, _HALF.sub(rb"\\ufffd", bytes(raw).decode("utf-8", "replace").encode()))
+
+
 def text(raw: Raw) -> str:
     """Return a field that should be a text; "" if it is anything else."""
-    return "" if raw is ABSENT or memoryview(raw)[0] != _TEXT_BEGINS else fitting(_TEXT, raw) or ""
+    return (plain_value(raw) or "") if is_text(raw) else ""
 
 
 def entries(raw: Raw) -> list[Raw] | None:
     """Return the entries of a list, undecoded; None if it is no list."""
-    return None if raw is ABSENT or memoryview(raw)[0] != _LIST_BEGINS else fitting(_ENTRIES, raw)
+    return fitting(_ENTRIES, raw) if is_list(raw) else None
 
 
 def count(raw: Raw) -> int:
@@ -88,15 +96,6 @@ def count(raw: Raw) -> int:
 def is_given(raw: Raw) -> bool:
     """Whether a field holds anything: neither null nor false, nor 0, nor an empty text, list or object."""
     return raw is not ABSENT and (len(raw) > _LONGEST_NOTHING or bytes(raw) not in _NOTHING)
-
-
-def given(*fields: Raw) -> list[Raw]:
-    """Return the fields that hold anything."""
-    held = []
-    for raw in fields:
-        if raw is not ABSENT and is_given(raw):
-            held.append(raw)
-    return held
 
 
 def is_text(raw: Raw) -> bool:

@@ -20,11 +20,14 @@ from clairvoyant_cli.protocols import sound
 from clairvoyant_cli.protocols.conversation import NO_CONVERSATION, Conversation, ConversationReader
 from clairvoyant_cli.protocols.lenient_json import (
     ABSENT,
+    OBJECT,
+    Object,
     entries,
-    fitting,
-    given,
     is_given,
+    is_object,
     is_plain,
+    object_in,
+    object_of,
     scalar,
     text,
     whole_number,
@@ -32,8 +35,8 @@ from clairvoyant_cli.protocols.lenient_json import (
 from clairvoyant_cli.protocols.long_bodies import LongBody
 from clairvoyant_cli.protocols.media import LEAST_BYTES, Payloads
 from clairvoyant_cli.protocols.outer_members import MAX_PIECES, OuterMembers, read_members, slices
-from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import BODY, KEPT_RUNNING, RequestBody, nested, short_name
+from clairvoyant_cli.protocols.prompt_views import view_of
+from clairvoyant_cli.protocols.request_bodies import KEPT_RUNNING, short_name
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Family, Route, Shape, Work
 from predictor.record import PromptView, Task
 
@@ -42,6 +45,8 @@ RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "nu
 """Options whose change makes Ollama reload the model (server/sched.go, needsReload)."""
 
 LONGEST_ID = 256
+CHOICES = {"n", "best_of", "n_cmpl"}  # fields that ask for several answers
+EFFECTS = {"background", "integrations", "mcp_servers"}  # what a server does besides answering
 MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits: what seems to be empty may ask for an essay."""
@@ -123,7 +128,7 @@ async def parse_request(
         body, payloads = long.text(), long.payloads
         size -= payloads.left_out
     await READING.next()
-    held = None if body is None else fitting(BODY, body)
+    held = None if body is None else object_of(body)
     reader: ConversationReader | None = None
     if body is None or held is None:
         parsed = _unknown(route, client)
@@ -150,36 +155,36 @@ async def parse_request(
 
 
 def parse_body(
-    raw: Piece, route: Route, traits: ServerTraits, client: str = "", held: RequestBody | None = None
+    raw: Piece, route: Route, traits: ServerTraits, client: str = "", held: Object | None = None
 ) -> ParsedRequest:
     """Parse a body, which is `held` if it was decoded before."""
     try:
-        body = BODY.decode(raw) if held is None else held
+        body = Object(OBJECT.decode(raw)) if held is None else held
         if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
-            body.max_completion_tokens = ABSENT
-        model = short_name(body.model)
-        view = VIEWS[route.shape](body)
+            body.pop("max_completion_tokens", None)
+        model = short_name(body["model"])
+        view = view_of(route.shape, body)
         view.model, view.client = model, client
         is_ollama = route.shape in OLLAMA_SHAPES
         bypass = _bypass(body, route.shape, view) if is_ollama else ""
         if bypass and not is_plain(raw, DECIDING):
             return _unknown(route, client)
-        stream = scalar(body.stream)
-        choices = [whole_number(raw, 2**63) or 1 for raw in given(body.n, body.best_of, body.n_cmpl)]
+        stream = scalar(body["stream"])
+        choices = [whole_number(body[name], 2**63) or 1 for name in CHOICES & body.keys()]
         characters = view.characters + len(view.system) + sum([turn.characters for turn in view.history])
-        characters += 0 if body.tools is ABSENT else len(body.tools)  # they are read, too
+        characters += 0 if body["tools"] is ABSENT else len(body["tools"])  # they are read, too
         return ParsedRequest(
             model=model,
-            stream=is_given(body.stream) if stream is not None else route.streams,
+            stream=is_given(body["stream"]) if stream is not None else route.streams,
             stream_unclear=not isinstance(stream, bool | None),
             view=view,
             choices=min(MAX_CHOICES, max([1, *choices])),
             prompt_tokens=characters / 4,
             affinity=_affinity(body, model) if route.family is Family.OLLAMA else model,
-            priority=SERVICE_TIERS.get(text(body.service_tier), 0),
+            priority=SERVICE_TIERS.get(text(body["service_tier"]), 0),
             bypass=bypass,
-            ranks_itself=body.priority is not ABSENT,
-            follows=text(body.previous_response_id)[:LONGEST_ID],
+            ranks_itself=body["priority"] is not ABSENT,
+            follows=text(body["previous_response_id"])[:LONGEST_ID],
             only_answers=_only_answers(body, route.shape),
         )
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
@@ -223,30 +228,32 @@ def has_no_side_effects(request: Request, parsed: ParsedRequest) -> bool:
     return parsed.only_answers and request.head.get(KEPT_RUNNING) is None
 
 
-def _only_answers(body: RequestBody, shape: Shape) -> bool:
+def _only_answers(body: Object, shape: Shape) -> bool:
     """Whether a server neither stores the answer, nor generates without its client, nor runs tools itself."""
-    if given(body.background, body.integrations, body.mcp_servers) or bytes(body.web_search)[:1] == b"{":
-        return False  # an empty object asks for a search too
-    by_default = shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
-    if scalar(body.store) not in ((False,) if by_default else (False, None)):
+    if any(is_given(body[name]) for name in EFFECTS & body.keys()):
         return False
-    if body.tools is ABSENT:
+    if is_object(body["web_search_options"]):  # an empty one asks for a search, too
+        return False
+    by_default = shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
+    if scalar(body["store"]) not in ((False,) if by_default else (False, None)):
+        return False
+    if body["tools"] is ABSENT:
         return True
-    tools = entries(body.tools) or ()
-    return len(tools) <= MOST_TOOLS and all(text(nested(tool).type) in OF_CLIENTS for tool in tools)
+    tools = entries(body["tools"]) or ()
+    return len(tools) <= MOST_TOOLS and all(text(object_in(tool)["type"]) in OF_CLIENTS for tool in tools)
 
 
-def _bypass(body: RequestBody, shape: Shape, view: PromptView) -> str:
+def _bypass(body: Object, shape: Shape, view: PromptView) -> str:
     """Return what a request asks Ollama for besides an answer, "" if nothing."""
-    wanted = body.messages if shape is Shape.OLLAMA_CHAT else body.prompt
+    wanted = body["messages"] if shape is Shape.OLLAMA_CHAT else body["prompt"]
     if not is_given(wanted) and not view.images:
-        return "unload" if scalar(body.keep_alive) in (0, "0") else "load"
-    return "render" if is_given(body.debug_render_only) else ""
+        return "unload" if scalar(body["keep_alive"]) in (0, "0") else "load"
+    return "render" if is_given(body["_debug_render_only"]) else ""
 
 
-def _affinity(body: RequestBody, model: str) -> str:
-    options = nested(body.options)
-    wanted = ((name, scalar(getattr(options, name))) for name in RUNNER_OPTIONS)
+def _affinity(body: Object, model: str) -> str:
+    options = object_in(body["options"])
+    wanted = ((name, scalar(options[name])) for name in RUNNER_OPTIONS)
     # Numbers and switches; Ollama refuses anything else.
     sane = ((name, value) for name, value in wanted if isinstance(value, int | float))
     chosen = [f"{name}={value}" for name, value in sane if -(2**63) <= value < 2**63]

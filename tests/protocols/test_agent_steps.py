@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from clairvoyant_cli.protocols.prompt_views import VIEWS
-from clairvoyant_cli.protocols.request_bodies import BODY
+from clairvoyant_cli.protocols.lenient_json import object_in
+from clairvoyant_cli.protocols.prompt_views import view_of
 from clairvoyant_cli.protocols.routes import Shape
 from predictor.record import PromptView, Step
 
@@ -28,12 +29,12 @@ ITEMS = [
 ]
 
 
-def view_of(shape: Shape, **body: Any) -> PromptView:
-    return VIEWS[shape](BODY.decode(json.dumps(body).encode()))
+def viewed(shape: Shape, **body: Any) -> PromptView:
+    return view_of(shape, object_in(Raw(json.dumps(body).encode())))
 
 
 def step_of(shape: Shape, **body: Any) -> Step:
-    step = view_of(shape, **body).step
+    step = viewed(shape, **body).step
     assert step is not None
     return step
 
@@ -53,7 +54,7 @@ def test_a_tools_result_and_the_call_before_it(shape: Shape, body: dict[str, Any
     assert (step.tools, step.command) == (("bash",), "sed -i")
     assert (step.new_characters, step.is_result, step.failed) == (len("No such file"), True, True)
     assert len(json.dumps(COMMAND)) - 5 <= step.answers[0] <= len(json.dumps(COMMAND)) + 25
-    assert view_of(shape, **body, tools=TOOLS).prompt == "No such file"
+    assert viewed(shape, **body, tools=TOOLS).prompt == "No such file"
 
 
 def test_a_persons_words_after_answers() -> None:
@@ -79,7 +80,7 @@ def test_agents_are_known_by_their_tools() -> None:
 
 
 def test_a_question_is_no_step() -> None:
-    assert view_of(Shape.CHAT, messages=[ASKED]).step is None
+    assert viewed(Shape.CHAT, messages=[ASKED]).step is None
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from clairvoyant_cli.protocols.conversation import (
     claims_of,
     hashed,
 )
-from clairvoyant_cli.protocols.lenient_json import fitting
+from clairvoyant_cli.protocols.lenient_json import Object, object_of
 from clairvoyant_cli.protocols.media import Payloads
-from clairvoyant_cli.protocols.request_bodies import BODY, RequestBody
 from clairvoyant_cli.scheduler.chain import Chain
 
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
@@ -34,7 +33,7 @@ def read(body: Any, model: str = "m") -> Conversation:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     payloads = Payloads()
     text = payloads.feed(raw) + payloads.end()
-    reader = ConversationReader(fitting(BODY, text) or RequestBody(), model, payloads)
+    reader = ConversationReader(object_of(text) or Object(), model, payloads)
     while reader.read_slice():
         pass
     return reader.conversation(text)
@@ -128,7 +127,7 @@ def test_the_parts_of_a_prompt(body: Any, tools: int, systems: int, parts: int) 
 
 def test_a_part_is_hashed_in_slices_of_bounded_size() -> None:
     long = json.dumps({"role": "user", "content": "x" * 2 * SLICE_BYTES}).encode()
-    reader = ConversationReader(RequestBody(messages=Raw(b"[%b%b]" % (long, b",1" * 1000))), "m", Payloads())
+    reader = ConversationReader(Object(messages=Raw(b"[%b%b]" % (long, b",1" * 1000))), "m", Payloads())
     slices = [(0, 0)]
     while reader.read_slice():
         chain = reader.conversation(long).chain

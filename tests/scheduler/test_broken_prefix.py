@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from clairvoyant_cli.protocols.conversation import ConversationReader, hashed
+from clairvoyant_cli.protocols.lenient_json import object_in
 from clairvoyant_cli.protocols.media import Payloads
-from clairvoyant_cli.protocols.request_bodies import BODY
 from clairvoyant_cli.scheduler import sessions as sessions_module
 from clairvoyant_cli.scheduler.chain import NO_CHAIN, Chain
 from clairvoyant_cli.scheduler.job import Job
@@ -24,7 +25,7 @@ TOOLS = [{"type": "function", "function": {"name": f"tool{n}", "description": "x
 
 def chain_of(body: Body) -> Chain:
     raw = json.dumps(body).encode()
-    reader = ConversationReader(BODY.decode(raw), body.get("model", "m"), Payloads())
+    reader = ConversationReader(object_in(Raw(raw)), body.get("model", "m"), Payloads())
     while reader.read_slice():
         pass
     return reader.conversation(raw).chain

@@ -43,7 +43,6 @@ def server(**fields: Any) -> Snapshot:
     ("state", "gpu", "words"),
     [
         (state(), gpu(0.98), "GPU 98%: it is the limit"),
-        (state(), gpu(0.97, throttled="heat"), "GPU 97%, slowed by heat: it is the limit"),
         (state(), gpu(0.8), ""),
         (state(), gpu(0.41), "slots full, GPU 41%: try --slots 6"),
         (state(), replace(gpu(0.41), memory_used_bytes=23 << 30), "slots full, GPU 41%"),

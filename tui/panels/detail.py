@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from math import expm1
-from operator import attrgetter
 from typing import cast
 
 from clairvoyant_cli.state.snapshot import (
@@ -35,7 +34,6 @@ _MOST, _MORE = 12, Line("  …", "faint")
 _LEAST_EFFECT, _MOST_EFFECTS = 0.01, 3  # the strongest come first
 _MANIFOLD = 2.0
 _MOST_RUNS, _MOST_FIRST = 4, 3
-_begun = attrgetter("begun_at")
 _SAID_BY = {
     "operator": "the operator",
     "rule": "a rule of the clients file",
@@ -131,7 +129,11 @@ def _place(request: QueuedRequest, state: Snapshot) -> list[Line]:
     if turn is None:
         return [_fact("server", "one of " + ", ".join(request.backends))] if request.backends else []
     there = [each for each in state.to_come if (each.backend, each.slot) == (turn.backend, turn.slot)]
-    before = max((each for each in there if each.begun_at < turn.begun_at), key=_begun, default=None)
+    before = max(
+        (each for each in there if each.begun_at < turn.begun_at),
+        key=lambda turn: turn.begun_at,
+        default=None,
+    )
     row = next((each for each in state.alive if before is not None and each.id == before.id), None)
     note = "" if row is None else f"after {_named(row)}"
     return [_fact("server", f"{turn.backend}, slot {turn.slot}", note=note)]
@@ -188,23 +190,14 @@ def _running(request: RunningRequest, view: ViewState) -> list[Line]:
 
 def _finished(request: FinishedRequest, state: Snapshot) -> list[Line]:
     error = f"predicted {count(request.predicted.expected_tokens)}" if request.tokens is not None else ""
-    in_order = next((turn for turn in state.in_order if turn.id == request.id), None)
+    in_order = [turn.waited_s for turn in state.in_order if turn.id == request.id]
     slot, sent = "" if request.slot is None else f", slot {request.slot}", request.dispatched_by
-    lines = [
+    return [
         _fact("ended", clock(request.finished_at), "strong", f"{request.outcome}, status {request.status}"),
         _fact("tokens", count(request.tokens), "strong", error),
         _fact("server", f"{request.backend}{slot}" if sent else "not sent to a server"),
-        _fact(
-            "waited",
-            duration(request.waited_s),
-            note=f"sent by {request.dispatched_by}" * bool(request.backend),
-        ),
-    ]
-    if in_order is not None:
-        fcfs_s = in_order.waited_s
-        lines.append(_fact("by arrival", duration(fcfs_s), note=change(request.waited_s, fcfs_s, ENOUGH)))
-    return [
-        *lines,
+        _fact("waited", duration(request.waited_s), note=f"sent by {sent}" * bool(sent)),
+        *(_fact("by arrival", duration(s), note=change(request.waited_s, s, ENOUGH)) for s in in_order),
         _fact("first token", duration(request.ttft_s), note="from arrival"),
         _fact("in all", duration(request.sojourn_s)),
     ]

@@ -90,8 +90,7 @@ def bottleneck(view: ViewState) -> str:
         return ""
     used = max(sum(each.utilisation or 0.0 for each in past) / len(past) for past in pasts)
     if used >= _BUSY and len(pasts) == 1:
-        hot = all(each.throttled == "heat" for each in pasts[0])
-        return f"GPU {share(used)}{', slowed by heat' if hot else ''}: it is the limit"
+        return f"GPU {share(used)}: it is the limit"
     if used > _IDLE or len(state.backends) > 1:
         return ""
     server = state.backends[0]

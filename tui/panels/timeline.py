@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from statistics import fmean
-from types import MappingProxyType
 
 from clairvoyant_cli.state.snapshot import FinishedRequest, QueuedRequest, RunningRequest, Snapshot
 from tui.formatting import class_tone, duration, short_names
@@ -129,7 +128,7 @@ def strip(
     now: int,
     solid: str,
     begins: str,
-    fills: Mapping[Tone, str] = MappingProxyType({}),
+    fills: Mapping[Tone, str] | None = None,
 ) -> Line:
     """Draw the bars of a slot; `now` is the cell of the present, `fills` what is drawn of a class if its
     colour does not tell.
@@ -143,7 +142,7 @@ def strip(
     for bar in ordered:
         left, right = (bar.begun_at - left_at) / step_s, (bar.ended_at - left_at) / step_s
         first, last = int(left) if left > 0 else -1, ceil(right) - 1
-        body = fills.get(bar.tone, solid) if bar.known else "░"
+        body = (fills or {}).get(bar.tone, solid) if bar.known else "░"
         for x in range(max(first, 0), min(max(last, first), width - 1) + 1):
             drawn[x] = body, bar.tone
         if 0 <= first < width and bar.waited_s is not None:

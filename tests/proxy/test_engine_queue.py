@@ -27,7 +27,7 @@ class House:
 
     def begins(self, sent: tuple[Exchange, Attempt], at_s: float) -> None:
         sent[1].first_byte_s = at_s
-        self.queues.begun(sent[0], at_s)
+        self.daemon.dispatcher.scheduler.began(sent[0].id, at_s)
 
 
 async def test_queued_request_inside_the_engine_ends_after_those_before_it() -> None:

@@ -337,8 +337,9 @@ class ServedRequest:
         exchange, attempt, now = self.exchange, self.attempt, self.serving.journal.clock()
         if attempt.first_byte_s is None:
             attempt.first_byte_s = now
-            if self.stamps is not None:
-                self.serving.engines.begun(exchange, now)
+            scheduler = self.serving.dispatcher.scheduler
+            if self.stamps is not None and exchange.id in scheduler.running:
+                scheduler.began(exchange.id, now)
             if self.resumes:
                 self.serving.preemption.continued(exchange, attempt)
             exchange.phase = Phase.DECODING

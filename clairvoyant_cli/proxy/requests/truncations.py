@@ -92,11 +92,11 @@ class Truncations:
 
     def judge(self, exchange: Exchange, end: RequestEnd) -> None:
         """Mark and report a prompt that was truncated, by the tokens that its server says to have read."""
-        totals, parsed = exchange.totals, exchange.asked.parsed
-        if exchange.attempt is None or not totals.complete or not totals.prompt_tokens or exchange.parts:
+        attempt, server = exchange.attempt, self.times.pool.server_of(exchange)
+        if attempt is None or exchange.parts or server.loaded is None:
             return
-        server = self.times.pool.server_of(exchange)
-        if server.loaded is None:
+        totals, parsed = attempt.totals, exchange.asked.parsed
+        if not totals.complete or not totals.prompt_tokens:
             return
         read, length = totals.prompt_tokens, self.length(parsed)
         model = full_name(parsed.model)

@@ -64,11 +64,6 @@ class EngineQueues:
         least_s = sorted(others_s)[len(others_s) // 10] if others_s else 0.0
         return ((b"Retry-After", b"%d" % max(1, min(least_s, MAX_RETRY_AFTER_S))),)
 
-    def begun(self, exchange: Exchange, now: float) -> None:
-        """An engine with a queue of its own has begun to answer."""
-        if exchange.id in self.dispatcher.scheduler.running:
-            self.dispatcher.scheduler.began(exchange.id, now)
-
     def _there(self, server: Server) -> Iterator[tuple[Exchange, Attempt]]:
         """Yield the requests on a server."""
         for job_id in self.dispatcher.scheduler.running:

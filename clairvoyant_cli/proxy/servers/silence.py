@@ -44,8 +44,9 @@ class Silences:
 
     def heard(self, attempt: Attempt, now: float) -> None:
         """A piece of an answer has come, other than a comment."""
-        if attempt.heard_s is not None and not self.is_cold(attempt):
-            self.longest_s = max(self.longest_s, now - attempt.heard_s)
+        silent_s = 0.0 if attempt.heard_s is None else now - attempt.heard_s
+        if silent_s > self.longest_s and not self.is_cold(attempt):
+            self.longest_s = silent_s
         self._model, attempt.heard_s, self.heard_s = attempt.dispatch.job.model, now, now
         self.granted_s = max(self.granted_s, attempt.granted_s)
 

@@ -5,7 +5,6 @@ Unknown keys are errors, so that a typo never silently means the default.
 
 import os
 import re
-import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -462,7 +461,7 @@ class TopConfig:
     def command(self) -> list[str]:
         """Return the words of `on_alert`; no shell reads them."""
         try:
-            return shlex.split(self.on_alert or "", posix=os.name != "nt")
+            return split_command(self.on_alert or "")
         except ValueError as error:
             raise InputError(f"[top] on_alert: {error}; write it as a command line") from None
 

@@ -32,7 +32,7 @@ from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
 from tui.alerts import Alerts
 from tui.hardware.reading import Hardware
 from tui.palette import SIXTEEN, THEMES, Palette
-from tui.panels import clients, log
+from tui.panels import clients, last_day, log
 from tui.plain_glyphs import plain_driver
 from tui.screens.board import BoardScreen
 from tui.screens.dialogs import Prompt
@@ -353,6 +353,16 @@ class Top(App[None]):
 
     def action_went_wrong(self) -> None:
         self.push_screen(PageScreen("what went wrong", log.went_wrong, "w"))
+
+    def action_last_night(self) -> None:
+        async def show() -> None:
+            try:
+                page = partial(last_day.page, await self._source.last_day())
+                self.push_screen(PageScreen("the last 24 hours", page, "N"))
+            except ClairvoyantError as error:
+                self.notify(str(error), severity="warning")
+
+        self.run_worker(show(), group="last night", exclusive=True)
 
     def action_save_screen(self) -> None:
         """Write the screen into a file in the working directory, named by the time."""

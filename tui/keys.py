@@ -87,6 +87,7 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
         Key("right_square_bracket", "app.scrub(5)", ""),
         Key("c", "app.clients", "Show the clients: their requests and limits."),
         Key("w", "app.went_wrong", "Show what went wrong: failures, refusals, outages, starts by tau."),
+        Key("N", "app.last_night", "Show the last 24 hours: outages, load, waiting, gain."),
         Key("S", "app.save_screen", "Save the screen as SVG in the working directory."),
         Key("z", "maximise", "Maximise the focused panel, or restore it.", "zoom"),
         Key("v", "app.prompts", "Show prompts and answers, if the daemon sends them."),

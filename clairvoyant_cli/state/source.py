@@ -11,6 +11,7 @@ from clairvoyant_cli.errors import ClairvoyantError, ExitCode
 from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.client import DEFAULT_URL, ControlClient
 from clairvoyant_cli.state.encoding import decode
+from clairvoyant_cli.state.last_day import LastDay
 from clairvoyant_cli.state.snapshot import Snapshot
 
 EVERY_S = 0.25
@@ -79,6 +80,11 @@ class DaemonSource:
         except ClairvoyantError as error:
             return str(error)
         return ""
+
+    async def last_day(self) -> LastDay:
+        """Return the last 24 hours; ClairvoyantError if the daemon does not answer, or records nothing."""
+        async with self._client() as client:
+            return await client.last_day()
 
     async def past(self, before: float) -> bytes:
         """Return the newest page of the daemon's history before an epoch time; empty if there is none."""

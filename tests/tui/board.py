@@ -11,7 +11,9 @@ from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
 from clairvoyant_cli.demo.simulated_machine import simulated_machine
+from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.state.actions import Action
+from clairvoyant_cli.state.last_day import LastDay
 from clairvoyant_cli.state.snapshot import QueuedRequest, Snapshot
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import StateHistory
@@ -38,10 +40,16 @@ class Script(DaemonSource):
     asked: list[Action] = field(default_factory=list)
     kept: StateHistory = field(default_factory=StateHistory)
     refusal: str = ""
+    day: LastDay = field(default_factory=lambda: LastDay(0.0))
 
     async def stream(self) -> AsyncIterator[Snapshot | Disconnected]:
         for news in self.news:
             yield news
+
+    async def last_day(self) -> LastDay:
+        if self.refusal:
+            raise ClairvoyantError(self.refusal)
+        return self.day
 
     async def past(self, before: float) -> bytes:
         return self.kept.page_before(before)

@@ -211,6 +211,8 @@ class Scheduler:
         session, news = self.sessions.known.get(job.session), ""
         if cached_tokens is not None:
             cache.learn_cached(job.expected, cached_tokens)
+            if session is not None:
+                session.told = True
             news = self.sessions.read_again(job, prompt_tokens, cached_tokens, now)
         else:
             cached_tokens = min(job.expected.tokens, prompt_tokens)

@@ -462,6 +462,7 @@ class SessionState:
     calls_tool: bool = False  # its last answer called a tool
     parent: str = ""  # the id of the session whose subagent it is
     saved_s: float | None = None  # how long it would take to read the cached tokens; None without a speed
+    expected: bool = False  # no server has told what it had in its cache: the cached tokens are expected ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +478,7 @@ class SessionsState:
     room_tokens: float | None = None  # the learned size of the KV caches that are too small for what they get
     listed: tuple[SessionState, ...] = ()
     saved_s: float | None = None
+    expected: bool = False  # as of a session: of all that are known
 
     @property
     def summary(self) -> str:

@@ -196,7 +196,7 @@ async def test_what_the_operator_stops_is_told_so() -> None:
         (TimeoutError(), Outcome.TIMEOUT, "no slot became free within 3 s"),
         (DisplacedError(), Outcome.REJECTED, "the queue is full"),
         (DrainingError(), Outcome.REJECTED, "shutting down"),
-        (OutageError(), Outcome.UPSTREAM_ERROR, "is not reachable"),
+        (OutageError(), Outcome.REJECTED, "is not reachable"),
         (OperatorCancelledError(), Outcome.OPERATOR_CANCELLED, "canceled by the operator"),
     ],
 )

@@ -147,3 +147,27 @@ def test_a_server_that_reports_no_cached_tokens_is_not_believed_if_it_was_too_qu
     (session,) = state.sessions.listed
     assert session.cached_tokens > session.read_tokens
     assert state.backends[0].prefill_tokens_per_s == pytest.approx(READ_TOKENS_PER_S, rel=0.1)
+
+
+def test_cached_tokens_count_as_expected_until_a_server_has_told_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer, tells = Answer, [False]
+
+    def silent(*told: Any) -> Answer:
+        return answer(*told) if tells[0] else replace(answer(*told), cached_tokens=None)
+
+    monkeypatch.setattr(app, "Answer", silent)
+
+    async def scene() -> list[Snapshot]:
+        async with small_cache() as (daemon, one, _):
+            monkeypatch.setattr("clairvoyant_cli.proxy.servers.service_times.TELLING_S", float("inf"))
+            assert (await one.ask(turn("anna", 1))).status == 200
+            before = daemon.snapshot()
+            tells[0] = True
+            assert (await one.ask(turn("anna", 2))).status == 200
+            return [before, daemon.snapshot()]
+
+    before, after = run_virtually(scene())
+    assert [before.sessions.expected, before.sessions.listed[0].expected] == [True, True]
+    assert [after.sessions.expected, after.sessions.listed[0].expected] == [False, False]

@@ -24,7 +24,8 @@ def facts(view: ViewState) -> Line:
     """How the sessions take turns, or how much of all prompts came from the cache; and what that saved."""
     sessions = view.state.sessions
     hit = hit_share(sessions)
-    text = sessions.summary or (f"{share(hit)} from cache" if hit is not None else "")
+    about = "~" if sessions.expected else ""
+    text = sessions.summary or (f"{about}{share(hit)} from cache" if hit is not None else "")
     if sessions.saved_s:
         text = f"{text.partition(':')[0]}, {duration(sessions.saved_s)} of reading saved"
     return Line(f" {text} " if text else "", "soft")
@@ -46,7 +47,10 @@ def _state(row: SessionState, view: ViewState, width: int) -> Line:
 
 def _hit(row: SessionState, view: ViewState, width: int) -> Line:
     hit = hit_share(row)
-    return Line(share(hit), "warn" if row.turns > 1 and hit is not None and hit < _LOW_SHARE else "ink")
+    about = "~" if row.expected and hit is not None else ""
+    return Line(
+        about + share(hit), "warn" if row.turns > 1 and hit is not None and hit < _LOW_SHARE else "ink"
+    )
 
 
 SESSIONS: Grid[SessionState] = Grid(

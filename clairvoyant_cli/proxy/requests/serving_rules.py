@@ -148,7 +148,6 @@ class ServingRules:
             case DisplacedError():
                 refusal = self.refusals.full()
             case OutageError():
-                outcome = Outcome.UPSTREAM_ERROR
                 refusal = self.refusals.away(next(iter(self.pool.able_for(exchange)), None))
             case OperatorCancelledError():
                 outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
@@ -176,5 +175,5 @@ class ServingRules:
             return Finish(Outcome.REJECTED, SHUTTING_DOWN.status, SHUTTING_DOWN)
         if self.pool.has_given_up(exchange):
             refusal = self.refusals.away(server)
-            return Finish(Outcome.UPSTREAM_ERROR, refusal.status, refusal)
+            return Finish(Outcome.REJECTED, refusal.status, refusal)
         return WaitAgain(event.end)

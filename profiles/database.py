@@ -13,14 +13,10 @@ import os
 import re
 import sqlite3
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from profiles.schema import INDEX, OLDEST_VERSION, SCHEMA_VERSION, convert_tables, create_tables, product
 
@@ -86,30 +82,14 @@ def explanation(path: Path, error: Exception) -> str:
     if "full" in text or getattr(error, "errno", None) == 28:
         return f"the disk of {path} is full; free some space, or choose another path with --db"
     if "locked" in text or "busy" in text:
-        if not _has_locks(path.resolve().parent):
-            return f"{path} is on a file system without locks; choose another path with --db or {VARIABLE}"
-        return f"{path} is locked by another process; try again, or stop that process"
+        return (
+            f"{path} is locked by another process; try again, or stop that process. If there is none, "
+            f"it is on a file system without locks; choose another path with --db or {VARIABLE}"
+        )
     if any(word in text for word in ("readonly", "unable to open", "disk I/O")) or isinstance(error, OSError):
         why = getattr(error, "strerror", None) or text
         return f"cannot use {path} ({why}); choose another path with --db or {VARIABLE}"
     return f"{path}: {text}"
-
-
-@cache
-def _has_locks(folder: Path) -> bool:
-    """Return whether files in a folder can be locked, as SQLite locks them: it takes any failure for a lock
-    of another process.
-    """
-    try:
-        fcntl: Any = import_module("fcntl")
-    except ImportError:  # Windows has locks of its own
-        return True
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def open_database(path: Path, *, create: bool = True) -> sqlite3.Connection:
@@ -265,14 +245,14 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         _version(connection, path)  # before anything is changed: it rejects what cannot be used
         if mode == "rw":
-            _keep_a_log(connection, path.resolve().parent)
+            _keep_a_log(connection)
             # In WAL mode, NORMAL survives a killed process and commits without waiting for the disk.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 
-def _keep_a_log(connection: sqlite3.Connection, folder: Path) -> None:
+def _keep_a_log(connection: sqlite3.Connection) -> None:
     """Switch the file to WAL mode; retry while another process does the same, which SQLite does not."""
     ends_s = time.monotonic() + BUSY_TIMEOUT_S
     connection.execute("PRAGMA busy_timeout = 0")
@@ -281,7 +261,7 @@ def _keep_a_log(connection: sqlite3.Connection, folder: Path) -> None:
             # Without file system support for WAL the mode stays as it is.
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > ends_s or not _has_locks(folder):
+            if "locked" not in str(error) or time.monotonic() > ends_s:
                 raise
             time.sleep(RETRY_S)
         else:

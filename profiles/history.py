@@ -85,21 +85,6 @@ def incidents_since(connection: sqlite3.Connection, since: float) -> list[Incide
     return [Incident(*row)._replace(down=bool(row[3])) for row in rows]
 
 
-def recorded_requests(connection: sqlite3.Connection, characters: int) -> list[Finished]:
-    """Return the newest answered requests with a body, of `characters` at most, in order."""
-    rows = connection.execute(
-        f"{SELECT} WHERE body IS NOT NULL AND tokens IS NOT NULL AND outcome = 'completed' "
-        "ORDER BY finished_at DESC"
-    )
-    found = []
-    for finished in _sound(rows):
-        characters -= len(finished.body or "")
-        if characters < 0:
-            break
-        found.append(finished)
-    return found[::-1]
-
-
 @dataclass(frozen=True, slots=True)
 class Erased:
     """The number of erased requests, and their first and last recorded time, epoch seconds; a `copy` that has

@@ -10,7 +10,7 @@ from pathlib import Path
 from profiles.database import ProfilesError, reading, writing
 from profiles.history import Span, incidents_since, newest, served_since
 from profiles.host import this_host
-from profiles.records import Begun, Comparison, Finished, Incident, Profile, ServedRequest, place_of
+from profiles.records import Finished, Incident, Profile, ServedRequest, place_of
 from profiles.states import client_hash, load_state, salt
 from profiles.store import amend, every, fitting, save
 from profiles.writer import Bounds, Writer
@@ -18,10 +18,9 @@ from profiles.writer import Bounds, Writer
 log = logging.getLogger("clairvoyant")
 
 OLD_DAYS = 180.0
-FLUSH_S = 10.0
 
 
-class Ledger:
+class Ledger(Writer):
     """A daemon's database, until `close`. Only the constructor raises ProfilesError."""
 
     def __init__(
@@ -32,12 +31,9 @@ class Ledger:
         started: Callable[[int], float] = lambda pid: 0.0,
     ) -> None:
         """Open the database. `started` returns when a process started, 0 if it does not run."""
-        self.path = path
         self._host = this_host()
-        self._records = bounds is None or bounds.rows > 0
-        self._writer = Writer(path, bounds, started)
-        self._generation = self._writer.generation
-        self._profiles = self._writer.profiles
+        super().__init__(path, bounds, started)
+        self._seen_profiles = self.stored_profiles
 
     def profiles(self, backend: str, url: str) -> list[Profile]:
         """Return the profiles of a server on this machine, the one to use first."""
@@ -59,30 +55,6 @@ class Ledger:
             return "its date is in the future: the clock was wrong then, or is now"
         return f"it is {days:.0f} days old" if days > OLD_DAYS else ""
 
-    @property
-    def lost(self) -> list[str]:
-        """The programs of the requests that killed daemons did not finish, one for each request."""
-        return self._writer.lost
-
-    def began(self, begun: Begun) -> None:
-        """Record that a request was accepted, until `finished` records its end; returns at once."""
-        if self._records:
-            self._writer.begin(begun)
-
-    def withdrew(self, request: str) -> None:
-        """Record that another daemon has taken over a request; returns at once."""
-        self._writer.withdraw(request)
-
-    def finished(self, record: Finished) -> None:
-        """Record a finished request; returns at once."""
-        if self._records:
-            self._writer.put(record)
-
-    def compared(self, comparison: Comparison) -> None:
-        """Record what a finished request gained over order of arrival; returns at once."""
-        if self._records:
-            self._writer.compare(comparison)
-
     def served_since(self, at: float) -> list[ServedRequest]:
         """Return the requests that have ended since a time, epoch seconds."""
         with self._surviving(), reading(self.path) as connection:
@@ -100,10 +72,6 @@ class Ledger:
             return [replace(row, client=by_hash.get(row.client, row.client)) for row in rows]
         return []
 
-    def noted(self, incident: Incident) -> None:
-        """Record an incident, or what has become of it; returns at once."""
-        self._writer.note(incident)
-
     def incidents_since(self, at: float) -> list[Incident]:
         """Return the incidents that lasted until a time, epoch seconds, or began later."""
         with self._surviving(), reading(self.path) as connection:
@@ -115,14 +83,6 @@ class Ledger:
         with self._surviving(), reading(self.path) as connection:
             return load_state(connection, name)
         return None
-
-    def save(self, name: str, state: bytes) -> None:
-        """Store a state under a name; returns at once."""
-        self._writer.save(name, state, self._generation)
-
-    def flush(self) -> None:
-        """Wait until everything is written, for `FLUSH_S` at most."""
-        self._writer.flush(FLUSH_S)
 
     def keep(self, profile: Profile) -> None:
         """Store a profile of this machine, or replace one of the same name and date; waits for the disk."""
@@ -136,16 +96,16 @@ class Ledger:
         """Return whether another process has erased learned state since the last call, seconds late at
         most. If so, the caller must start learning from scratch.
         """
-        self._writer.look()
-        before, self._generation = self._generation, self._writer.generation
-        return self._generation != before
+        self.look()
+        before, self.known_generation = self.known_generation, self.generation
+        return self.known_generation != before
 
     def profiles_changed(self) -> bool:
         """Return whether another process has changed profiles since the last call. Call `forgotten` too: it
         updates the answer.
         """
-        before, self._profiles = self._profiles, self._writer.profiles
-        return self._profiles != before
+        before, self._seen_profiles = self._seen_profiles, self.stored_profiles
+        return self._seen_profiles != before
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
@@ -154,6 +114,3 @@ class Ledger:
             yield
         except ProfilesError as error:
             log.warning("%s", error)
-
-    def close(self) -> None:
-        self._writer.close()

@@ -43,6 +43,7 @@ from profiles.store import fingerprint
 log = logging.getLogger("clairvoyant")
 
 BATCH_S = 0.25  # records of this time share a transaction
+FLUSH_S = 10.0
 TIDY_EVERY_S = 3600.0
 WAITING_ROWS = 20_000  # maximum records in memory while the disk refuses: about 10 MB
 PRUNE_EVERY_ROWS = 1000
@@ -110,8 +111,8 @@ it is written; None only wakes the thread."""
 
 class Writer:
     """Writes records and states in batches until `close`. `unwritable` counts records with invalid values,
-    `profiles` is the last known `fingerprint` of the profiles, `lost` has the programs of the requests that
-    killed daemons did not finish, one for each.
+    `stored_profiles` is the last known `fingerprint` of the profiles, `lost` has the programs of the requests
+    that killed daemons did not finish, one for each.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Writer:
         self._noted: set[str] = set()  # the requests in the table of unfinished ones
         self._tidied_s = -TIDY_EVERY_S
         self._open()
+        self.known_generation = self.generation
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._flushing: list[threading.Event] = []
         self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
@@ -171,7 +173,7 @@ class Writer:
                 self.lost += unfinished.take_lost(connection, self._is_running)
                 self._salt = salt(connection)
                 self._forgetting = forgetting(connection)
-                self.profiles = fingerprint(connection)
+                self.stored_profiles = fingerprint(connection)
         except BaseException:
             connection.close()
             raise
@@ -194,7 +196,8 @@ class Writer:
         """Queue a request that has begun; returns at once. It must be `put` when it has ended, or given up
         by `withdraw` when another daemon has begun it.
         """
-        self._queue.put(begun)
+        if self._bounds.rows > 0:
+            self._queue.put(begun)
 
     def withdraw(self, request: str) -> None:
         """Forget a request that has begun; returns at once."""
@@ -202,21 +205,25 @@ class Writer:
 
     def put(self, finished: Finished) -> None:
         """Queue a finished request; returns at once."""
-        self._queue.put(_Record(finished, time.time()))
+        if self._bounds.rows > 0:
+            self._queue.put(_Record(finished, time.time()))
 
     def compare(self, comparison: Comparison) -> None:
         """Queue a comparison of a request that was put before; returns at once."""
-        self._queue.put(comparison)
+        if self._bounds.rows > 0:
+            self._queue.put(comparison)
 
     def note(self, incident: Incident) -> None:
         """Queue an incident; it replaces one of the same server and beginning. Returns at once."""
         self._queue.put(incident)
 
-    def save(self, name: str, state: bytes, generation: int) -> None:
-        """Queue a state, learned in `generation`; dropped if states were erased since. Returns at once."""
-        self._queue.put(_State(name, state, generation))
+    def save(self, name: str, state: bytes, generation: int | None = None) -> None:
+        """Queue a state, learned in `generation` or else in the one that is known to the learner; dropped if
+        states were erased since. Returns at once.
+        """
+        self._queue.put(_State(name, state, self.known_generation if generation is None else generation))
 
-    def flush(self, timeout_s: float) -> None:
+    def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until what was queued has been written, or the disk has refused it."""
         written = threading.Event()
         self._queue.put(written)
@@ -228,7 +235,7 @@ class Writer:
         return self._forgetting.generation
 
     def look(self) -> None:
-        """Update `generation` and `profiles` soon; returns at once."""
+        """Update `generation` and `stored_profiles` soon; returns at once."""
         self._looking = True
         self._queue.put(None)
 
@@ -300,7 +307,7 @@ class Writer:
         self._follow()
         connection = self._connection
         self._looking = False
-        self.profiles = fingerprint(connection)
+        self.stored_profiles = fingerprint(connection)
         if time.monotonic() - self._tidied_s >= TIDY_EVERY_S:
             self._tidied_s = time.monotonic()
             with suppress(OSError, ProfilesError):

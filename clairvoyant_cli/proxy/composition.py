@@ -29,7 +29,6 @@ from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
 from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
-from clairvoyant_cli.proxy.observing.steady_clients import SteadyClients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
@@ -154,7 +153,6 @@ class Daemon:
         )
         self.recorder = StateRecorder(self.snapshots)
         body_limit_bytes = config.body_limit_mib * 1024 * 1024
-        self.steady = SteadyClients(say)
         actions = Actions(operation, journal, ServerActions(self.lifecycle), self.say_of, self.reload)
         self.control = ControlApi(
             access,
@@ -235,7 +233,6 @@ class Daemon:
             self.times.ended,
             self.learn_queue.ended,
             self.resubmissions.ended,
-            self.steady.ended,
             self.slot_time.ended,
             *([] if level is None else [level.ended]),
         )
@@ -355,8 +352,8 @@ class Daemon:
     def say_of(self, client: str, *, background: bool) -> str:
         """Put all requests of a client in the background from now on, or none; return why not, "" if done."""
         clients = self.access.clients
-        known = (clients.rules, clients.said, self.dispatcher.scheduler.clients.counts)
-        if not any(client in each for each in known) and not self.steady.knows(client):
+        known = (clients.rules, clients.said, self.dispatcher.scheduler.clients.counts, self.stats.tokens)
+        if not any(client in each for each in known):
             return f"no client {client!r} has sent anything; see: clairvoyant status"
         said = {**clients.said, client: background}
         if len(said) > MAX_SAID:

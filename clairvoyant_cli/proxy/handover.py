@@ -300,7 +300,7 @@ class Handover:
         if exchange is not None and exchange.end is None:
             daemon.dispatcher.withdraw(exchange)
             if daemon.state_saver is not None:
-                daemon.state_saver.persistence.withdrew(exchange.id)
+                daemon.state_saver.persistence.withdraw(exchange.id)
         passing.connection.abort()
 
     def _heard(self) -> None:

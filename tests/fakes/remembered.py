@@ -90,13 +90,13 @@ class Kept:
     def stale(self, profile: Profile, version: str) -> str:
         return ""
 
-    def began(self, begun: Begun) -> None:
+    def begin(self, begun: Begun) -> None:
         self.begun.append(begun)
 
-    def finished(self, record: Finished) -> None:
-        self.finished_ones.append(record)
+    def put(self, finished: Finished) -> None:
+        self.finished_ones.append(finished)
 
-    def compared(self, comparison: Comparison) -> None:
+    def compare(self, comparison: Comparison) -> None:
         self.pairs.append(comparison)
 
     def served_since(self, at: float) -> list[ServedRequest]:
@@ -105,7 +105,7 @@ class Kept:
     def newest(self, since: float, limit: int, names: Iterable[str]) -> list[Finished]:
         return []
 
-    def noted(self, incident: Incident) -> None:
+    def note(self, incident: Incident) -> None:
         self.incidents[incident.server, incident.began_at] = incident
 
     def incidents_since(self, at: float) -> list[Incident]:
@@ -120,7 +120,7 @@ class Kept:
     def flush(self) -> None:
         pass
 
-    def withdrew(self, request: str) -> None:
+    def withdraw(self, request: str) -> None:
         pass
 
     def forgotten(self) -> bool:

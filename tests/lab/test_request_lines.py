@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from clairvoyant_lab.commands import evaluate, train
-from clairvoyant_lab.commands.request_lines import view_of, view_of_line
+from clairvoyant_lab.commands.request_lines import recorded_requests, view_of, view_of_line
 from click.testing import CliRunner, Result
 
 import predictor
@@ -18,9 +19,10 @@ from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.protocols.request_parsing import SMALL_BYTES
 from clairvoyant_cli.proxy.daemon import running_daemon
 from predictor.record import Task
+from profiles.database import reading
 from profiles.ledger import Ledger
 from tests.fakes.calibrating import replay
-from tests.fakes.remembered import recorded
+from tests.fakes.remembered import FINISHED, START, keep, recorded
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 CALL = {"function": {"name": "bash", "arguments": {"command": "grep -n x a.py"}}}
@@ -187,3 +189,18 @@ def test_a_line_with_a_bad_body_is_one_clear_line(tmp_path: Path, line: dict[str
     assert "line 2: " in str(result.exception)
     assert says in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "p.db"
+    rows = [
+        replace(FINISHED, body='{"":1}', tokens=7),
+        FINISHED,
+        replace(FINISHED, body="{}", tokens=None),
+        replace(FINISHED, body="{}", tokens=8),
+        replace(FINISHED, body="{ }", tokens=9),
+    ]
+    keep(path, [replace(row, finished_at=START + number) for number, row in enumerate(rows)])
+    with reading(path) as connection:
+        found = {limit: [row.tokens for row in recorded_requests(connection, limit)] for limit in (11, 5, 4)}
+    assert found == {11: [7, 8, 9], 5: [8, 9], 4: [9]}

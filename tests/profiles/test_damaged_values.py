@@ -139,7 +139,7 @@ def test_daemon_starts_and_records_despite_damage(
     ledger.profiles("ollama", "http://127.0.0.1:11434")
     ledger.load("learned ollama x")
     ledger.save("learned ollama x", b'{"models":{"m":{}}}')
-    ledger.finished(replace(FINISHED, finished_at=time.time(), request="new", client="c1"))
+    ledger.put(replace(FINISHED, finished_at=time.time(), request="new", client="c1"))
     ledger.close()
     assert rows(path) >= ROWS  # what seems years old may go, as ever
     assert rows(path, f"finished_at BETWEEN {time.time() - 1000} AND {time.time() + 10}") >= ROWS
@@ -171,7 +171,7 @@ def test_daemon_notices_an_erasure_after_an_unreadable_record(sound: Path, tmp_p
     path = damaged(sound, tmp_path, DAMAGE["forgetting as text"])
     ledger = Ledger(path)
     try:
-        assert ledger._writer.generation == UNKNOWN
+        assert ledger.generation == UNKNOWN
         forget(path, Span(), states=True)
         with reading(path) as connection:
             erased = forgetting(connection)

@@ -11,9 +11,8 @@ from profiles.history import (
     Span,
     forget,
     newest,
-    recorded_requests,
 )
-from tests.fakes.remembered import FINISHED, START, keep, traffic
+from tests.fakes.remembered import keep, traffic
 
 ROWS = list(traffic(3000))
 
@@ -21,21 +20,6 @@ ROWS = list(traffic(3000))
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return keep(tmp_path / "c.db", ROWS)
-
-
-def test_recorded_requests_are_the_newest_answered_ones_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "p.db"
-    rows = [
-        replace(FINISHED, body='{"":1}', tokens=7),
-        FINISHED,
-        replace(FINISHED, body="{}", tokens=None),
-        replace(FINISHED, body="{}", tokens=8),
-        replace(FINISHED, body="{ }", tokens=9),
-    ]
-    keep(path, [replace(row, finished_at=START + number) for number, row in enumerate(rows)])
-    with reading(path) as connection:
-        found = {limit: [row.tokens for row in recorded_requests(connection, limit)] for limit in (11, 5, 4)}
-    assert found == {11: [7, 8, 9], 5: [8, 9], 4: [9]}
 
 
 def test_a_forgotten_client_is_gone(path: Path) -> None:

@@ -1,17 +1,13 @@
 """Who is let in, without a socket: a request comes to the door, a verdict comes back."""
 
-import logging
-
 import pytest
 
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.access.clients import Clients
-from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.admission import EMBEDDING, PassOn, ReadBody, Refused
 from predictor.record import UNKNOWN, PromptView, Task
 from tests.fakes.daemon_parts import asking, daemon_parts, named
-from tests.fakes.ended import ended
 
 
 def refused(verdict: object) -> tuple[int, str]:
@@ -44,30 +40,14 @@ async def test_the_operators_word_holds_for_a_client_whoever_else_comes() -> Non
     waits = parts.queued("0.9 essay", client="curl")
     assert not parts.say_of("curl", background=True)
     for number in range(2_000):
-        parts.steady.ended(ended(principal=f"n{number}"))
+        parts.stats.tokens.add(f"n{number}")
     parts._take_clients(Clients())  # the file is read again
     again = parts.queued("0.1 short", client="curl")
     assert [each.job.background_levels for each in (waits, again)] == [10, 10]
     assert not parts.say_of("curl", background=False)
     title = parts.queued("### Task:\nGenerate a concise title", client="curl")
     assert [each.job.background_levels for each in (waits, again, title)] == [0, 0, 0]
-    assert "no client 'n0' has sent anything" in parts.say_of("n0", background=True)
-
-
-@pytest.mark.parametrize(("gap_s", "stream", "asks"), [(30.0, False, 1), (90.0, False, 0), (30.0, True, 0)])
-async def test_the_log_asks_once_about_a_client_that_sends_for_hours(
-    gap_s: float, stream: bool, asks: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    parts = daemon_parts()
-    for _ in range(600):
-        parts.now[0] += gap_s
-        exchange = parts.queued("0.1", client="a$(touch P0)")
-        exchange.asked.parsed.stream = stream
-        parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
-    hints = [each.getMessage() for each in caplog.records if "without a pause" in each.getMessage()]
-    assert len(hints) == asks
-    assert all("clairvoyant act background 'a$(touch P0)'" in each for each in hints)
+    assert "no client 'nobody' has sent anything" in parts.say_of("nobody", background=True)
 
 
 async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:

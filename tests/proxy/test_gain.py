@@ -9,7 +9,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_after, midnight_before
+from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import Snapshot
 from predictor.record import LengthClass
@@ -94,7 +94,7 @@ def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(
     with monkeypatch.context() as berlin:
         berlin.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
         time.tzset()
-        found_s = midnight_after(noon) - midnight_before(noon)
+        found_s = midnight_before(noon + 20 * HOUR_S) - midnight_before(noon)
     time.tzset()
     assert found_s == day_s
 

@@ -18,7 +18,6 @@ MAX_PAIRS = 2000
 """Pairs of each class that are looked at; of more in an hour, the newest."""
 
 STATE_EVERY_S = 1.0
-LONGEST_DAY_S = 25 * 3600.0  # the day when clocks are set back
 
 
 class Waits(NamedTuple):
@@ -38,12 +37,6 @@ def midnight_before(now: float) -> float:
     """Return when the local day began, in epoch seconds."""
     then = time.localtime(now)
     return time.mktime((then.tm_year, then.tm_mon, then.tm_mday, 0, 0, 0, 0, 0, -1))
-
-
-def midnight_after(now: float) -> float:
-    """Return when the local day ends, in epoch seconds."""
-    then = time.localtime(now)
-    return time.mktime((then.tm_year, then.tm_mon, then.tm_mday + 1, 0, 0, 0, 0, 0, -1))
 
 
 @dataclass(slots=True)
@@ -71,7 +64,7 @@ class Gain:
     )
     _today: Day = field(default_factory=Day)
     _yesterday: Day = field(default_factory=Day)
-    _until: float = 0.0
+    _began: float = 0.0  # today
     _behind: int = 0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
 
@@ -89,7 +82,7 @@ class Gain:
         """Add a pair of a request that ended today or yesterday."""
         self.expire()
         self._by_class[kind].append(waits)
-        day = self._today if waits.at >= midnight_before(self.clock()) else self._yesterday
+        day = self._today if waits.at >= self._began else self._yesterday
         day.answers += 1
         day.estimated += estimated
         day.saved_s += waits.saved_s
@@ -128,11 +121,11 @@ class Gain:
 
     def expire(self) -> None:
         """Begin another day at midnight. Call it every few seconds."""
-        now = self.clock()
-        if now >= self._until or now < self._until - LONGEST_DAY_S:
-            is_next = abs(midnight_before(now) - self._until) < 1.0
+        began = midnight_before(self.clock())
+        if began != self._began:
+            is_next = midnight_before(began - 1.0) == self._began
             self._yesterday, self._today = self._today if is_next else Day(), Day()
-            self._until, self._state = midnight_after(now), (float("-inf"), GainState())
+            self._began, self._state = began, (float("-inf"), GainState())
 
 
 def _waits(of: Mapping[LengthClass, list[Waits]], which: Callable[[Waits], float]) -> tuple[ClassStats, ...]:

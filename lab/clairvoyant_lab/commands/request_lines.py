@@ -1,8 +1,10 @@
 """Reads requests with known answers, from files of JSON lines and from the history, as `serve` reads them."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from sqlite3 import Connection
 
 import msgspec
 import numpy as np
@@ -19,7 +21,8 @@ from clairvoyant_lab.training.dataset import Dataset, read_dataset
 from clairvoyant_lab.training.text_lines import MOST_CHARACTERS
 from predictor.errors import ModelError
 from predictor.record import PromptView
-from profiles.history import recorded_requests
+from profiles.history import Span, each
+from profiles.records import Finished
 
 ENDPOINTS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("/api/chat", "messages", frozenset(("options", "keep_alive", "think", "format"))),
@@ -59,10 +62,20 @@ def read_recorded(db_file: Path | None) -> Dataset:
         recorded = recorded_requests(connection, MOST_CHARACTERS)
     if not recorded:
         raise ClairvoyantError("no requests are recorded; run: clairvoyant serve --record-prompts")
-    views = [
-        view_of((each.body or "").encode(), each.endpoint, each.client, each.backend) for each in recorded
-    ]
-    return Dataset("history", views, [""], np.array([[each.tokens] for each in recorded], np.float64))
+    views = [view_of((row.body or "").encode(), row.endpoint, row.client, row.backend) for row in recorded]
+    return Dataset("history", views, [""], np.array([[row.tokens] for row in recorded], np.float64))
+
+
+def recorded_requests(connection: Connection, characters: int) -> list[Finished]:
+    """Return the newest answered requests with a body, of `characters` at most, in order."""
+    found = deque[Finished]()
+    for row in each(connection, Span()):
+        if row.body is not None and row.tokens is not None and row.outcome == "completed":
+            found.append(row)
+            characters -= len(row.body)
+            while characters < 0:
+                characters += len(found.popleft().body or "")
+    return list(found)
 
 
 def view_of_line(line: str) -> PromptView:

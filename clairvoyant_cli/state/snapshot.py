@@ -129,7 +129,8 @@ class RunningRequest:
 @dataclass(slots=True)
 class FinishedRequest:
     """A request that has ended. `outcome`: completed, client_cancelled, operator_cancelled, upstream_error
-    (its server failed, or refused it with a status from 400), rejected, timeout.
+    (its server failed, or refused it with a status from 400), rejected, timeout, or lost (an earlier
+    daemon was killed).
     """
 
     id: str

@@ -24,8 +24,11 @@ from clairvoyant_cli.proxy.requests.serving_rules import Answered
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.last_day import STEP_S, STEPS, LastDay, Outage
 from clairvoyant_cli.state.snapshot import Snapshot
+from profiles.database import writing
 from profiles.ledger import Ledger
-from profiles.records import Incident, ServedRequest
+from profiles.records import Begun, Incident, ServedRequest
+from profiles.states import salt
+from profiles.unfinished import note
 from tests.fakes.daemon_parts import DaemonParts, daemon_parts
 from tests.fakes.ended import ended
 from tests.fakes.raw_http import chat
@@ -258,3 +261,22 @@ async def test_the_words_of_a_server_that_fails_are_in_the_history_and_no_words_
     assert not re.search("zebra|secret", shown.output)
     bad = CliRunner().invoke(cli, ["history", "--last-night", "--since", "2h", "--db", str(path)])
     assert "do not go with --last-night" in bad.output
+
+
+async def test_a_daemon_that_was_killed_is_an_incident_with_the_requests_that_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    with writing(path) as connection:
+        for number in range(2):
+            begun = Begun(f"abc-{number}", MIDNIGHT + number, "ann", "p", "m", "/api/chat")
+            note(connection, "1 5.0", salt(connection), begun)
+    with Night(path).daemon(MIDNIGHT + 60.0) as daemon:
+        found = await daemon.last_day()
+    assert found is not None
+    (outage,) = found.outages
+    assert (outage.server, outage.began_at, outage.ended_at) == (
+        "clairvoyant",
+        MIDNIGHT + 1.0,
+        MIDNIGHT + 60.0,
+    )
+    assert (outage.down, outage.failed) == (True, 2)
+    assert "2 failed: the daemon was killed, or the machine lost power" in outage.sentence(MIDNIGHT + HOUR_S)

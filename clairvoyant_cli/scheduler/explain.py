@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple, overload
 
 from clairvoyant_cli.scheduler.causes import Cause
-from clairvoyant_cli.scheduler.forecast_ranges import Range, range_of_wait
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.job import FIRST, Job, Reason
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import StartForecast
@@ -47,6 +47,7 @@ class Standings(Sequence[Standing]):
         now: float,
         running_s: float,
         slots: int,
+        ranges: ForecastRanges | None = None,
     ) -> None:
         """`running_s` is the predicted work left of running jobs, over `slots`."""
         self.jobs = scheduler.waiting(now)
@@ -67,6 +68,8 @@ class Standings(Sequence[Standing]):
         self._starts = StartForecast(scheduler, self.jobs, now)
         self._by_start: list[int] = []  # the places of the jobs, in the order of their starts
         self._known = 0  # how many of them are
+        self._ranges = ranges or ForecastRanges()
+        self._ranges.learn_outcomes(scheduler, now)
 
     @property
     def work_s(self) -> float:
@@ -113,7 +116,7 @@ class Standings(Sequence[Standing]):
         tau_s = self._tau_s(job)
         late_s = None if tau_s is None else self._now - job.arrival_s - tau_s
         wait = None if self._scheduler.paused else self._starts.wait_of(job)
-        start = None if wait is None else range_of_wait(wait.mid_s, wait.sigma)
+        start = None if wait is None else self._ranges.of_wait(job, wait)
         place_fcfs, before_s = self._place_fcfs[place], self._before_s[place]
         start_fcfs_s = self._before_fcfs_s[place_fcfs] / self._slots
         if wait is not None and start is not None and wait.mid_s and before_s:

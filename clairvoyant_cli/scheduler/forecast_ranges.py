@@ -1,14 +1,36 @@
-"""Ranges that four of five waits and running times should fall into, by the spread of predicted lengths."""
+"""Ranges of waits and running times that four of five fall into, learned from forecasts that came true.
 
-from math import exp
+Of each kind of forecast and each spread, three quantiles of log(real / forecast) are tracked: one rises when
+it was exceeded and falls otherwise, so that it is right in the long run whatever the errors are. Before any
+outcome they are those of a log-normal of that spread.
+
+Rows that are looked at are sampled the less often the older they are, so that neither looks in quick
+succession nor long waits weigh more. A sample counts once it is known where it lies: at its end, or when it
+has outlasted the range. If the job leaves first it does not count.
+"""
+
+from bisect import bisect
+from dataclasses import dataclass, field
+from math import exp, log
 from typing import NamedTuple
 
 from clairvoyant_cli.scheduler.job import Z90, Job, residual_quantile
+from clairvoyant_cli.scheduler.queue import Scheduler
+from clairvoyant_cli.scheduler.start_forecast import Wait
 
-WIDER = 1.25
-"""Factor on the spread of a wait: the load changes, and lengths are not as sure as they are said to be."""
+TAIL = 0.08
+"""The share aimed at beyond each end. A change of load is learned after it: 0.1 would miss three in ten."""
 
-TAIL = 0.08  # the share of running times beyond each end
+SHARES = (TAIL, 0.5, 1.0 - TAIL)
+
+SPREADS = (0.4, 0.6, 0.8, 1.0)  # forecasts whose sigma lies between two of these are judged together
+
+FIRST_STEP, STEP, LEARNED = 0.2, 0.01, 20.0
+"""Step of a quantile: it falls with the outcomes, `LEARNED` of which halve it, to a least one."""
+
+SAMPLES_PER_AGE = 2.0  # samples of a request each time that its age grows by a factor of e
+
+MAX_PENDING = 512
 SOON_S = 1e-3
 
 
@@ -20,19 +42,92 @@ class Range(NamedTuple):
     high_s: float
 
 
-def range_of_wait(mid_s: float, sigma: float) -> Range:
-    """Return the range of a log-normal wait, by its median and the sigma of its logarithm."""
-    factor, mid_s = exp(WIDER * Z90 * sigma), max(mid_s, SOON_S)
-    return Range(mid_s / factor, mid_s, mid_s * factor)
+@dataclass(slots=True)
+class _Quantiles:
+    """Quantiles of log(real / forecast), and how many outcomes they were learned from."""
+
+    at: list[float]
+    outcomes: int = 0
+
+    def learn(self, error: float) -> None:
+        self.outcomes += 1
+        step = max(STEP, FIRST_STEP / (1.0 + self.outcomes / LEARNED))
+        self.at = sorted(
+            at + step * (share - (error <= at)) for at, share in zip(self.at, SHARES, strict=True)
+        )
 
 
-def range_of_run(job: Job, now: float, inside_s: float | None = None) -> Range:
-    """Return when a running job will end, in seconds from now. `inside_s` is the expected time left if it
-    shares its server with others by its server's own order.
-    """
-    age_s, takes_s, upper_s = now - job.began_s, job.expected_s, job.upper_s
-    low_s, mid_s, high_s = (
-        max(residual_quantile(age_s, takes_s, upper_s, share), SOON_S) for share in (TAIL, 0.5, 1.0 - TAIL)
-    )
-    longer = 1.0 if inside_s is None else inside_s / mid_s
-    return Range(low_s * longer, mid_s * longer, high_s * longer)
+class _Sample(NamedTuple):
+    job: Job
+    at_s: float
+    forecast_s: float
+    quantiles: _Quantiles
+    served_s: float | None
+
+
+@dataclass(slots=True)
+class ForecastRanges:
+    """Ranges of forecasts, and the samples whose outcome is not known yet."""
+
+    _quantiles: dict[tuple[bool, int], _Quantiles] = field(default_factory=dict)
+    _pending: list[_Sample] = field(default_factory=list)
+    _due: float = 0.0
+    _now: float = float("-inf")
+    _since_s: float = 0.0
+
+    def learn_outcomes(self, scheduler: Scheduler, now: float) -> None:
+        """Learn from what has come true since the last look; the forecasts that follow are of this moment.
+
+        Waits through pauses and outages do not count.
+        """
+        self._since_s, self._now = now - self._now, now
+        if scheduler.paused or not any(scheduler.slots.values()):
+            self._pending.clear()
+        self._pending = [sample for sample in self._pending if not self._is_judged(sample, scheduler)]
+
+    def of_wait(self, job: Job, wait: Wait) -> Range:
+        """Return when a waiting job will start, in seconds from the last look."""
+        return self._range(job, wait.mid_s, wait.sigma, None)
+
+    def of_run(self, job: Job, inside_s: float | None = None) -> Range:
+        """Return when a running job will end, in seconds from the last look. `inside_s` is the expected time
+        left if it shares its server with others by its server's own order.
+        """
+        age_s, takes_s, upper_s = self._now - job.began_s, job.expected_s, job.upper_s
+        low_s, mid_s, high_s = (residual_quantile(age_s, takes_s, upper_s, p) for p in (0.1, 0.5, 0.9))
+        sigma = log(max(high_s, SOON_S) / max(low_s, SOON_S)) / (2.0 * Z90)
+        return self._range(job, mid_s if inside_s is None else inside_s, sigma, job.served_s)
+
+    def _range(self, job: Job, forecast_s: float, sigma: float, served_s: float | None) -> Range:
+        kind = served_s is not None, bisect(SPREADS, sigma)
+        quantiles = self._quantiles.get(kind)
+        if quantiles is None:
+            quantiles = self._quantiles[kind] = _Quantiles([-Z90 * sigma, 0.0, Z90 * sigma])
+        forecast_s = max(forecast_s, SOON_S)
+        since_s = job.arrival_s if served_s is None else job.started_s
+        share = SAMPLES_PER_AGE * self._since_s / max(self._now - since_s, SOON_S)
+        self._due = min(self._due + min(share, 1.0), 2.0)
+        if self._due >= 1.0 and len(self._pending) < MAX_PENDING:
+            self._due -= 1.0
+            self._pending.append(_Sample(job, self._now, forecast_s, quantiles, served_s))
+        low, mid, high = quantiles.at
+        return Range(forecast_s * exp(low), forecast_s * exp(mid), forecast_s * exp(high))
+
+    def _is_judged(self, sample: _Sample, scheduler: Scheduler) -> bool:
+        """Learn from a sample if its outcome is known; return whether it is done with."""
+        job, served_s = sample.job, sample.served_s
+        running, waiting = job.id in scheduler.running, job.id in scheduler
+        real_s = self._now - sample.at_s
+        if served_s is None:
+            known = job.started_s >= sample.at_s and bool(job.server_id)
+            real_s = job.started_s - sample.at_s if known else real_s
+            lost = not known and (job.held or not waiting)
+        else:
+            known = not running and not waiting
+            real_s = job.started_s + job.served_s - served_s - sample.at_s if known else real_s
+            lost = waiting and not running  # it was preempted
+        error = log(max(real_s, SOON_S) / sample.forecast_s)
+        if lost or not (known or error > sample.quantiles.at[-1]):
+            return lost
+        sample.quantiles.learn(error)
+        return True

@@ -15,7 +15,7 @@ from clairvoyant_lab.simulator.workload import (
 )
 
 from clairvoyant_cli.scheduler.explain import Standings
-from clairvoyant_cli.scheduler.forecast_ranges import Range, range_of_run
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges, Range
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -69,6 +69,7 @@ class WatchedWaits(SlotSimulation):
         preemption: Preemption | None = None,
     ) -> None:
         super().__init__(scheduler, workload, predictions, preemption=preemption)
+        self.ranges = ForecastRanges()
         self.waits: list[Shown] = []
         self.runs: list[Shown] = []
         self.starts: dict[int, list[float]] = defaultdict(list)
@@ -105,7 +106,7 @@ class WatchedWaits(SlotSimulation):
     def _look(self, now: float) -> None:
         scheduler = self.scheduler
         left = {entry: entry.left_s(now) for entry in scheduler.running.values()}
-        standings = Standings(scheduler, now, sum(left.values()), sum(scheduler.slots.values()))
+        standings = Standings(scheduler, now, sum(left.values()), sum(scheduler.slots.values()), self.ranges)
         slots, before_s = sum(scheduler.slots.values()), sum(left.values())
         for standing in standings[:ROWS]:
             if standing.start is not None and standing.ahead is not None:
@@ -113,7 +114,7 @@ class WatchedWaits(SlotSimulation):
                 shown = Shown(number, now, standing.start, before_s / slots, standing.ahead)
                 self.waits.append(shown)
             before_s += standing.job.remaining_s
-        self.runs += [Shown(_number(e), now, range_of_run(e, now), plain_s) for e, plain_s in left.items()]
+        self.runs += [Shown(_number(e), now, self.ranges.of_run(e), plain_s) for e, plain_s in left.items()]
 
 
 def _number(entry: Job) -> int:

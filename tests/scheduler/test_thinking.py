@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.scheduler.forecast_ranges import range_of_run
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -27,7 +27,9 @@ def test_preemption_and_forecasts_expect_the_answer_alone() -> None:
     scheduler.progress("long", 640.0)
     assert entry.left_s(64.0) == pytest.approx(entry.remaining_s)
     assert 0.0 < entry.remaining_s < 5.0
-    assert range_of_run(entry, 64.0).high_s < 20.0
+    ranges = ForecastRanges()
+    ranges.learn_outcomes(scheduler, 64.0)
+    assert ranges.of_run(entry).high_s < 20.0
     assert scheduler.fleet.servers["a"].next_free_s(64.0) == entry.left_s(64.0)
 
 

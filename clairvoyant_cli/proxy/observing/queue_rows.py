@@ -11,6 +11,7 @@ from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.scheduler.arrival_order import MAX_TURNS
 from clairvoyant_cli.scheduler.explain import Standing, Standings, why
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import ArrivalTurn, QueuedRequest, Snapshot, WaitingState
 
@@ -80,6 +81,7 @@ class WaitingRows:
     pool: ServerPool
     views: RequestViews
     now: float
+    ranges: ForecastRanges
     standings: Standings = field(init=False)
     exchanges: list[Exchange] = field(init=False)
 
@@ -88,7 +90,7 @@ class WaitingRows:
         running = dispatcher.scheduler.running
         work_s = sum(job.left_s(self.now) for job in running.values())
         slots = max(1, self.pool.at_once)
-        self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots)
+        self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self.exchanges = [dispatcher.live[job.id] for job in self.standings.jobs]
 
     def totals(self) -> WaitingState:

@@ -27,7 +27,7 @@ from clairvoyant_cli.proxy.servers.engine_queue import EngineQueues
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
 from clairvoyant_cli.proxy.tasks import repeat
-from clairvoyant_cli.scheduler.forecast_ranges import range_of_run
+from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.sessions import Session
@@ -96,6 +96,7 @@ class SnapshotBuilder:
     slot_time: SlotTime
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
+    ranges: ForecastRanges = field(default_factory=ForecastRanges)
     backlog: Backlog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,7 +114,7 @@ class SnapshotBuilder:
         """Yield the state that `snapshot` returns, and None before it after each few milliseconds of work."""
         operation, stats = self.operation, self.stats
         scheduler, clock = operation.dispatcher.scheduler, stats.journal.clock
-        waiting = WaitingRows(operation, self.pool, self.views, clock())
+        waiting = WaitingRows(operation, self.pool, self.views, clock(), self.ranges)
         yield None
         now = clock()
         utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
@@ -362,7 +363,7 @@ class SnapshotBuilder:
             if explains and number < EXPLAINED:
                 self._explain(exchange, now)
             job = dispatcher.scheduler.running[exchange.id]
-            ends = range_of_run(job, now, inside_s.get(exchange.id))
+            ends = self.ranges.of_run(job, inside_s.get(exchange.id))
             yield self.views.running(exchange, ends, now, shows_answer=number < shown)
 
 

@@ -26,6 +26,7 @@ MAY_ASK = {
     "clairvoyant_cli/proxy/access/programs.py": "which process has a socket",
     "profiles/host.py": "what the machine is called",
     "tui/hardware/collect.py": "whose GPU is read",
+    "tui/slow_terminal.py": "how output is dropped that the system has not passed on",
 }
 
 IMPORT_ALL = """

@@ -9,7 +9,7 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from tui.formatting import count, duration, share
 from tui.panels import stats
 from tui.panels.clients import CLIENTS
-from tui.panels.header import today, window
+from tui.panels.header import tau_range, today, window
 from tui.panels.requests import QUEUE, RUNNING
 from tui.panels.sessions import SESSIONS
 from tui.styled_text import clip
@@ -38,7 +38,7 @@ def summary(snapshot: Snapshot) -> Iterator[str]:
     """Yield the state in a sentence, how the daemon is set, what it has done, and its servers."""
     busy, slots = snapshot.slots
     tau, fired = snapshot.tau, snapshot.tau.firings_total
-    limit = f"{duration(tau.tau_s)} ({tau.source})" if tau.tau_s else "off"
+    limit = f"{tau_range(tau)} ({tau.source})" if tau.tau_s else "off"
     unused = "" if tau.guards else "; this policy does not use it"
     rest = (f", {count(number)} {name}" for name, number in stats.ended(snapshot.counters).items() if number)
     lines = [

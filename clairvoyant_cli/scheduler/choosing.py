@@ -60,16 +60,16 @@ class StarvationGuard:
         """
         if waiting.policy.guard is None:
             return None
-        oldest = dict[str, Job]()  # of each client
+        oldest = dict[tuple[str, str], Job]()  # of each client and model
         for job in jobs:
             if not (job.background_levels and waiting.interactive):
-                first = oldest.get(job.client)
+                first = oldest.get((job.client, job.model))
                 if first is None or (job.arrival_s, job.seq) < (first.arrival_s, first.seq):
-                    oldest[job.client] = job
-        several = waiting.policy.by_share and len(oldest) > 1
+                    oldest[job.client, job.model] = job
+        several = waiting.policy.by_share and len({client for client, _ in oldest}) > 1
         longest, longest_s = None, (0.0, 0)
-        for client, job in oldest.items():
-            tau_s = self.clients.tau_of(client)
+        for (client, model), job in oldest.items():
+            tau_s = self.clients.tau_of(client, model)
             since_s = max(job.arrival_s, self.clients.turn_s.get(client, -inf)) if several else job.arrival_s
             late_s = -inf if tau_s is None else now - since_s - tau_s
             if late_s > 0.0 and (longest is None or (late_s, -job.seq) > longest_s):
@@ -153,7 +153,7 @@ class Decision:
         """Return whether a waiting job is past its tau; background jobs are not while others wait."""
         if self.waiting.policy.guard is None or (job.background_levels and self.waiting.interactive):
             return False
-        tau_s = self.clients.tau_of(job.client)
+        tau_s = self.clients.tau_of(job.client, job.model)
         return tau_s is not None and self.now - job.arrival_s > tau_s
 
     def next_up(self) -> Choice | None:

@@ -138,7 +138,8 @@ class Standings(Sequence[Standing]):
 
     def _tau_s(self, job: Job) -> float | None:
         """Return after how long the guard starts a job, None if it never does."""
-        return self._tau_of(job.client) if self._guarded and not (job.held or job.background_levels) else None
+        is_guarded = self._guarded and not (job.held or job.background_levels)
+        return self._tau_of(job.client, job.model) if is_guarded else None
 
     @property
     def late(self) -> int:

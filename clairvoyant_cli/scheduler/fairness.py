@@ -89,11 +89,13 @@ class Clients:
     """The clients of a queue. An unnamed client has the limits of `EVERYBODY` and no account.
 
     `rules` holds the limits of the clients that have any, `everybody` those of each other client that has a
-    name; `tau_s` is everybody's starvation timeout, None for no guard.
+    name. The starvation timeout of a job is its client's own, else that of its model in `tau_by_model`, else
+    `tau_s`; None for no guard.
     """
 
     def __init__(self, rules: Mapping[str, Tenant], everybody: Tenant, tau_s: float | None) -> None:
         self.tau_s = tau_s
+        self.tau_by_model: Mapping[str, float] = {}  # learned
         self.set_rules(rules, everybody)
         self.waiting = Counter[str]()  # jobs of each client
         self.running: dict[str, int] = {}
@@ -116,9 +118,9 @@ class Clients:
             return EVERYBODY
         return rules_for(client, self.rules, self.everybody) if self.rules else self.everybody
 
-    def tau_of(self, client: str) -> float | None:
+    def tau_of(self, client: str, model: str) -> float | None:
         own = self.limits_of(client).tau_s
-        return self.tau_s if own is None else own
+        return self.tau_by_model.get(model, self.tau_s) if own is None else own
 
     def is_limited(self, client: str) -> bool:
         """Return whether a client has all the slots that it may have."""

@@ -108,7 +108,7 @@ def _may_pass(decision: Decision, waiting: Job, running: Job) -> bool:
     loads = decision.fleet.residency.swaps(running.server_id, running.id, waiting.affinity)
     if running.stops_s is not None and (loads or jobs.goes_by_arrival(waiting, now)):
         return False
-    tau_s = decision.clients.tau_of(running.client)
+    tau_s = decision.clients.tau_of(running.client, running.model)
     if tau_s is None or waiting.promoted or not running.interactive:
         return True
     if jobs.policy.by_share and waiting.client != running.client:

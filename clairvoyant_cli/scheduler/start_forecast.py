@@ -109,7 +109,7 @@ class StartForecast:
         longest, guard = self._longest, self._guard
         if not self._guards or longest is None or longest is job or guard is None:
             return None
-        tau_s, waited_s = self._tau_of(longest.client), self._now + in_s - longest.arrival_s
+        tau_s, waited_s = self._tau_of(longest.client, longest.model), self._now + in_s - longest.arrival_s
         if tau_s is None or waited_s <= tau_s or not guard.allows(waited_s, age_s + in_s, self._since):
             return None
         plan = self._plan(longest)
@@ -119,7 +119,7 @@ class StartForecast:
         slot, free_s = self._slot_for(job)
         number, stretch, age_s = len(self._slots), self._stretch, self._now - job.arrival_s
         mean_s, until_s, load, jobs, squares = self._delay(job, free_s)
-        tau_s = None if self._guard is None or job.background_levels else self._tau_of(job.client)
+        tau_s = None if self._guard is None or job.background_levels else self._tau_of(job.client, job.model)
         if tau_s is not None and age_s + mean_s > tau_s:
             guarded_s = (free_s - load * age_s / stretch) / (1.0 - load * (1.0 - 1.0 / stretch))
             mean_s = min(max(guarded_s, free_s + load * max(tau_s - age_s, 0.0)), mean_s)

@@ -173,9 +173,11 @@ class WaitingJobs:
             if job.parked and (session := sessions.known.get(job.session)) and session.agent
         ]
         longest = min(still, key=lambda job: job.arrival_s, default=None)
-        if longest is not None and sessions.overdue(longest, now, clients.tau_of(longest.client), still):
-            sessions.take_turn(longest, now)
-            self.place(longest, now)
+        if longest is not None:
+            tau_s = clients.tau_of(longest.client, longest.model)
+            if sessions.overdue(longest, now, tau_s, still):
+                sessions.take_turn(longest, now)
+                self.place(longest, now)
 
     def reprice(self, read: Job, fleet: Fleet, now: float) -> None:
         """Compute again what the jobs cost that share the beginning of a prompt that a server reads now."""
@@ -197,9 +199,15 @@ class WaitingJobs:
         if self.starts_since_background < FORWARD_AFTER:
             return
         tau_of = self._clients.tau_of
-        back = [job for job in self.jobs.values() if job.background_levels and tau_of(job.client) != inf]
+        back = [
+            job
+            for job in self.jobs.values()
+            if job.background_levels and tau_of(job.client, job.model) != inf
+        ]
         job = min(back, key=lambda job: (job.arrival_s, job.seq), default=None)
-        if job is None or now - job.arrival_s <= min(tau_of(job.client) or MAX_BACK_S, MAX_BACK_S):
+        if job is None:
+            return
+        if now - job.arrival_s <= min(tau_of(job.client, job.model) or MAX_BACK_S, MAX_BACK_S):
             return
         self.starts_since_background = 0
         set_background(job, 0)

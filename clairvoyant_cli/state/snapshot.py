@@ -5,7 +5,7 @@ durations seconds where it ends in `_s`. Fields are only ever added, with a defa
 reads a newer daemon. There is no prompt text unless the operator started the daemon with `--show-prompts`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SCHEMA_VERSION = 1
 
@@ -218,7 +218,7 @@ class ServiceLevelState:
 class TauState:
     """The starvation guard."""
 
-    tau_s: float | None = None
+    tau_s: float | None = None  # of all models; if each has its own, the longest, which others get
     mu_short_s: float | None = None  # short requests' mean sojourn time in order of arrival, if tau is of it
     source: str = "none"
     firings_total: int = 0
@@ -226,6 +226,7 @@ class TauState:
     recent: tuple[float, ...] = ()  # the times of the last promotions, the oldest first
     guards: bool = True  # the policy uses tau
     short_s: float | None = None  # what recent short requests really took
+    by_model: dict[str, float] = field(default_factory=dict)  # learned
 
 
 @dataclass(frozen=True, slots=True)

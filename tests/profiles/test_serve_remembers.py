@@ -311,6 +311,29 @@ async def test_each_of_several_servers_takes_the_profile_of_its_own_address(tmp_
     assert tau_s == pytest.approx((TAU_S + 6.0) / 2)
 
 
+async def test_each_model_keeps_its_tau_whichever_answered_last(tmp_path: Path) -> None:
+    other = replace(HERE, name="other", served=replace(HERE.served, model="large:latest"))
+    other = replace(other, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), measured_at=HERE.measured_at - 1)
+    path = keep(tmp_path / "c.db", (), HERE, other)
+    async with replay(decode=1000.0) as (_, url), daemon_on(path, url) as daemon:
+        saver = daemon.state_saver
+        assert saver is not None
+        memory, taus = next(iter(saver._memories.values())), []
+        for model in ("large", "replay", "large"):
+            saver._answered = memory, model
+            saver.follow()
+            taus.append(daemon.snapshot().tau)
+        daemon.operation.choose_tau(9.0)
+        assert daemon.snapshot().tau.by_model == {}
+        daemon.operation.release_tau()
+        assert daemon.snapshot().tau == taus[-1]
+    assert taus[0].by_model == {"large": pytest.approx(6.0)}
+    assert taus[1] == taus[2]
+    assert taus[2].by_model == {"large": pytest.approx(6.0), "replay": pytest.approx(TAU_S)}
+    assert taus[2].tau_s == pytest.approx(6.0)
+    assert taus[2].source == "profile other"
+
+
 async def test_it_learns_mu_short_from_a_queue_and_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     keep(path, (), HERE)

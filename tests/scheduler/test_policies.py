@@ -39,6 +39,19 @@ def test_the_papers_guard_falls_back_to_arrival_order_once_all_are_past_tau() ->
     assert drain(scheduler, 100.0) == ["0", "1", "2"]
 
 
+def test_each_model_has_its_own_tau() -> None:
+    scheduler = one_slot("sjf", tau_s=100.0)
+    scheduler.clients.tau_by_model = {"small": 10.0, "large": 60.0}
+    for number, model in enumerate(["large", "unknown", "small"]):
+        scheduler.submit(Job(model, float(number), p_long=0.9, model=model), float(number))
+    scheduler.submit(Job("short", 3.0, p_long=0.1, model="large"), 3.0)
+    dispatch = scheduler.next(30.0)
+    assert dispatch is not None
+    assert (dispatch.job.id, dispatch.reason) == ("small", Reason.TAU)
+    scheduler.finish("small", 30.0)
+    assert drain(scheduler, 30.0)[0] == "short"  # the older ones are not past theirs
+
+
 def test_a_ration_allows_four_policy_starts_between_promotions() -> None:
     scheduler = one_slot("urgency", tau_s=10.0)
     for number in range(8):

@@ -4,8 +4,19 @@ last message or the keys that do something now.
 
 from operator import itemgetter
 
-from clairvoyant_cli.state.snapshot import Snapshot
-from tui.formatting import ENOUGH, change, class_letter, class_tone, clock, count, duration, gained, share
+from clairvoyant_cli.state.snapshot import Snapshot, TauState
+from tui.formatting import (
+    ENOUGH,
+    change,
+    class_letter,
+    class_tone,
+    clock,
+    count,
+    duration,
+    duration_range,
+    gained,
+    share,
+)
 from tui.keys import KEYS
 from tui.styled_text import Line, Tone, cells, ends, flow
 from tui.view_state import ViewState
@@ -106,12 +117,20 @@ def bottleneck(view: ViewState) -> str:
     return f"slots full, GPU {share(used)}{more}"
 
 
+def tau_range(tau: TauState) -> str:
+    """Tau, or its range if models have different ones."""
+    longest_s = tau.tau_s or 0.0
+    shortest_s = min(tau.by_model.values(), default=longest_s)
+    same = duration(shortest_s) == duration(longest_s)
+    return duration(longest_s) if same else duration_range(shortest_s, longest_s)
+
+
 def _state(view: ViewState, width: int) -> Line:
     state, per_minute = view.state, view.history.per_minute()
-    tau_s, full = state.tau.tau_s, state.queue_capacity and state.waits >= _FULL * state.queue_capacity
-    limit = duration(tau_s) if tau_s and state.tau.guards else "off"
+    tau, full = state.tau, state.queue_capacity and state.waits >= _FULL * state.queue_capacity
+    limit = tau_range(tau) if tau.tau_s and tau.guards else "off"
     busy, slots = state.slots
-    fired = Line(" fired ", "faint").add(count(state.tau.firings_total)) if limit != "off" else Line()
+    fired = Line(" fired ", "faint").add(count(tau.firings_total)) if limit != "off" else Line()
     squares = Line("slots ", "faint")
     if 0 < slots <= 8 and width >= _NARROW:
         squares.add("■" * busy, "accent").add("□" * (slots - busy), "faint").add(" ")

@@ -223,6 +223,7 @@ class StateSaver:
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
         self._told_tau = ToldTau(self.operation.tau_s)
+        self.operation.forget_tau()
         for server in list(self.lifecycle.pool):
             profiles = await asyncio.to_thread(self._profiles_of, server)
             memory = self._memories.get(server.id)
@@ -266,6 +267,7 @@ class StateSaver:
         self.learn_queue.clear()
         self.lifecycle.pool.stored.clear()
         self.predictor.import_state(self._unlearned)
+        self.operation.forget_tau()
         for memory in self._memories.values():
             memory.forget()
             self._set_cache_size(memory)
@@ -339,7 +341,8 @@ class StateSaver:
     def follow(self) -> None:
         """Set tau for the model of the latest answer, and use the profile of what is loaded."""
         if self._answered is not None:
-            self._set_tau(*self._answered)
+            answered, asked_as = self._answered
+            self._set_tau(answered, asked_as, asked_as=asked_as)
             self._answered = None
         for memory in self._memories.values():
             loaded, used = memory.server.status.models, memory.used
@@ -365,8 +368,10 @@ class StateSaver:
         news = f"profile {profile.name} may be stale ({why}); run: clairvoyant calibrate"
         self._say(memory, news, logging.WARNING)
 
-    def _set_tau(self, memory: ServerMemory, model: str) -> None:
-        """Set tau for a model: of this server, or with several servers, the mean over all slots."""
+    def _set_tau(self, memory: ServerMemory, model: str, *, asked_as: str = "") -> None:
+        """Set tau for a model: of this server, or with several servers, the mean over all slots. It is
+        for the requests that name the model so; without a name, for all until an answer tells a name.
+        """
         tau_s, source = memory.learner.tau_of(model)
         if len(self.lifecycle.pool) > 1:
             known = [
@@ -374,7 +379,7 @@ class StateSaver:
             ]  # some are being loaded
             learners = [(slots, each.learner) for slots, each in known if each is not None]
             tau_s = mean_over_slots((slots, learner.tau_of(model)[0]) for slots, learner in learners)
-        if not self.operation.learn_tau(tau_s, source):
+        if not self.operation.learn_tau(asked_as, tau_s, source):
             return
         if self._told_tau.is_news(model, tau_s, self.journal.clock()):
             log.info("tau is %.3g s, from %s", tau_s, source)

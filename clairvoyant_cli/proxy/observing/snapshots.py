@@ -226,6 +226,7 @@ class SnapshotBuilder:
         firings = operation.dispatcher.firings
         return TauState(
             tau_s=operation.tau_s,
+            by_model=dict(operation.dispatcher.scheduler.clients.tau_by_model),
             mu_short_s=None if operation.tau_source in CHOSEN else operation.mu_short_s,
             short_s=self.stats.mu_short_s(),
             source=operation.tau_source,

@@ -16,6 +16,8 @@ from clairvoyant_cli.scheduler.policy import POLICIES, TAU_PER_MU_SHORT
 CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
+MAX_MODELS = 50
+
 ALPHA = 0.95  # the share of requests that should not exceed their quantile (QUARTZ, Table 3)
 RATE = 0.08  # step of the log correction per outcome
 MAX_FACTOR = 16.0  # limit of a correction, up or down
@@ -61,6 +63,7 @@ class Operation:
     stopping: bool = False
     stopped: bool = False
     _own_tau: tuple[float | None, str] = field(init=False)
+    _learned: dict[str, tuple[float, str]] = field(default_factory=dict)  # of each model: tau, and its source
 
     def __post_init__(self) -> None:
         self._own_tau = self.tau_s, self.tau_source
@@ -92,23 +95,39 @@ class Operation:
 
     def choose_tau(self, tau_s: float | None) -> None:
         """Set tau for the operator; None means no guard."""
-        self.dispatcher.scheduler.clients.tau_s = tau_s
-        self.tau_source = "operator"
+        self._set_tau(tau_s, "operator")
 
     def release_tau(self) -> None:
         """Return to the tau of the flag, or else to the learned one."""
-        self.dispatcher.scheduler.clients.tau_s, self.tau_source = self._own_tau
+        self._set_tau(*self._own_tau)
 
-    def learn_tau(self, tau_s: float, source: str) -> bool:
-        """Set a measured or learned tau; False if it was chosen and stays."""
+    def learn_tau(self, model: str, tau_s: float, source: str) -> bool:
+        """Set the measured or learned tau of a model; False if tau was chosen and stays.
+
+        A model of which none is known gets the longest of the others.
+        """
+        for former in (model, ""):  # "" stands for all until a model is known
+            self._learned.pop(former, None)
+        self._learned[model] = tau_s, source
+        if len(self._learned) > MAX_MODELS:  # clients choose the names
+            del self._learned[next(iter(self._learned))]
         if self._own_tau[1] not in CHOSEN:
-            self._own_tau = tau_s, source
+            self._own_tau = max(self._learned.values())
         if self.tau_source in CHOSEN:
             return False
-        self.dispatcher.scheduler.clients.tau_s = tau_s
-        self.tau_source = source
-        self.mu_short_s = tau_s / TAU_PER_MU_SHORT
+        self._set_tau(*self._own_tau)
+        self.mu_short_s = (self.tau_s or 0.0) / TAU_PER_MU_SHORT
         return True
+
+    def forget_tau(self) -> None:
+        """Forget the tau of each model: another one is about to be learned."""
+        self._learned.clear()
+
+    def _set_tau(self, tau_s: float | None, source: str) -> None:
+        clients, self.tau_source = self.dispatcher.scheduler.clients, source
+        clients.tau_s, clients.tau_by_model = tau_s, {}
+        if source not in CHOSEN:
+            clients.tau_by_model = {model: learned_s for model, (learned_s, _) in self._learned.items()}
 
     def resume(self) -> None:
         self.dispatcher.scheduler.resume()

@@ -24,7 +24,7 @@ def command(url: str | None, token_file: Path | None, as_json: bool) -> None:
 
 
 def _print(snapshot: Snapshot) -> None:
-    from tui.print_tables import output_width, state  # slow to load
+    from clairvoyant_cli.commands.status_tables import output_width, state  # slow to load
 
     for line in state(snapshot, output_width()):
         say(line)

@@ -9,6 +9,7 @@ from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.replay.kv_cache import KvCache
 from clairvoyant_lab.virtual_time import run_virtually
 
+from clairvoyant_cli.commands.status_tables import state
 from clairvoyant_cli.config import PrefixRules
 from clairvoyant_cli.doctor.finding import Level
 from clairvoyant_cli.doctor.proxy import check_daemon
@@ -17,7 +18,6 @@ from clairvoyant_cli.state.snapshot import Snapshot
 from tests.fakes.raw_http import post, raw_client
 from tests.fakes.replay_backend import DEFAULT_MODEL, Engine, Replay, Speed
 from tests.fakes.serving import serving
-from tui.print_tables import state
 
 PRIVATE = "swordfish"
 CHANGED = "its system text changed between characters 1 and 256"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from clairvoyant_cli.commands.status_tables import state
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
 from clairvoyant_cli.state.actions import Action, Verb
@@ -13,7 +14,6 @@ from clairvoyant_cli.state.snapshot import SCHEMA_VERSION, Counters
 from tests.tui.board import busy, stage
 from tests.tui.scene import SCENARIOS
 from tests.tui.test_tui_screens import in_turns
-from tui.print_tables import state
 
 
 def test_an_older_daemon_is_read_and_a_newer_field_is_ignored() -> None:

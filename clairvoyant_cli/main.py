@@ -201,8 +201,22 @@ def _leave_silently(message: str = "") -> NoReturn:
     os._exit(ExitCode.FAILURE)
 
 
+REPLACED = {
+    "top --once": "status",
+    "top --json": "status --json",
+    "history --csv": "history --json",
+    "history --sessions": "history --json",
+    "env --key-of": "env --key",
+}
+"""What does today what an option of an earlier version did."""
+
+
 def _misused(error: click.UsageError) -> str:
     """Return click's usage error as one line that points to `--help`."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        former = f"{error.ctx.info_name} {error.option_name}"
+        if former in REPLACED:
+            return f"{former} was removed; use: clairvoyant {REPLACED[former]}"
     what = error.format_message().partition(" Choose from:")[0].rstrip(".")
     where = "clairvoyant" if error.ctx is None else error.ctx.command_path
     return f"{what[:1].lower()}{what[1:]}; see: {where} --help"

@@ -52,18 +52,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A setting that an earlier version had. It is understood until the version `until`; `now` is the name of
-    the one that replaced it, "" for none, and `worth` has the values of that one for its own, if they differ.
-    """
+    """A setting that an earlier version had. It is understood until the version `until`."""
 
     until: str
     kind: type = str
-    now: str = ""
-    worth: Mapping[Any, Any] = field(default_factory=dict)
+    now: str = ""  # the name of the one that replaced it
+    instead: str = ""  # without such a one: what to do, or what happens now
+    worth: Mapping[Any, Any] = field(default_factory=dict)  # values of that one for its own, if they differ
 
     def named(self, name: str) -> str:
         """Return what to say of it under its former name."""
-        return f"{name} is now {self.now}" if self.now else f"{name} was removed and does nothing"
+        if self.now:
+            return f"{name} is now {self.now}"
+        return f"{name} was removed and does nothing{f': {self.instead}' if self.instead else ''}"
 
 
 def current(

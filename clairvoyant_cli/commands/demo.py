@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clairvoyant_cli.commands.console import PlainConsole
-from clairvoyant_cli.commands.options import option_with_default
+from clairvoyant_cli.commands.options import Range, option_with_default
 from clairvoyant_cli.commands.service import own_program
 from clairvoyant_cli.demo.questions import Call, Question
 from clairvoyant_cli.demo.race import (
@@ -32,7 +32,7 @@ LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
 @click.command()
 @option_with_default(
     "--speed",
-    click.FloatRange(1, 20_000),
+    Range(1, 20_000),
     250.0,
     "Tokens per second of the simulated backend.",
     "tokens_per_s",

@@ -111,7 +111,7 @@ def _view(given: Mapping[str, Any]) -> str:
     stray = next((name for name in wanted if name != view and name not in TAKEN[view]), None)
     if stray is not None:
         flag = f"--{stray.replace('_', '-')}"
-        with_ = f"does not go with --{view}" if view else "goes with --forget"
+        with_ = f"does not go with --{view.replace('_', '-')}" if view else "goes with --forget"
         raise click.UsageError(f"{flag} {with_}", click.get_current_context())
     return view
 

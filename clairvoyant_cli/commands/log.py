@@ -3,10 +3,10 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
+from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
 
 import click
@@ -63,10 +63,28 @@ class LogFile(RotatingFileHandler):
 
 
 @contextmanager
-def log_of(config: ServeConfig) -> Iterator[None]:
-    """Log as configured during the block; an error that ends it goes to the log file too."""
+def kept_lines() -> Iterator[list[logging.LogRecord]]:
+    """Print what is logged while the configuration is read, and keep it for the log file that this names."""
+    keeper = MemoryHandler(1000, logging.CRITICAL + 1)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(FORMAT)
+    logging.basicConfig(handlers=[shown, keeper], level=logging.INFO)
+    try:
+        yield keeper.buffer
+    finally:
+        for handler in (shown, keeper):
+            logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def log_of(config: ServeConfig, earlier: Iterable[logging.LogRecord] = ()) -> Iterator[None]:
+    """Log as configured during the block; an error that ends it goes to the log file too, and so do lines
+    that were only printed `earlier`.
+    """
     handler = _handler(config.log_file)
     handler.setFormatter(FORMAT)
+    for record in earlier if config.log_file is not None else ():
+        handler.handle(record)
     # No line tells these, and each is looked up for it (logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ backend_option = click.option("--backend", metavar="NAME|URL", help=SERVER["url"
 
 def json_option(about: str) -> Option:
     return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+class Range(click.FloatRange):
+    """A range of numbers; click's own accepts `nan`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number.", param, ctx) if isnan(number) else number
 
 
 def option_with_default(

@@ -38,7 +38,8 @@ def command(url: str | None, names: tuple[str, ...], key: str, quiet: bool, word
     """
     program = shutil.which(words[0])
     if program is None:
-        raise ClairvoyantError(f"there is no command {words[0]!r}; check its name", ExitCode.NOT_FOUND)
+        message = f"there is no command {words[0]!r} that can be run; check its name"
+        raise ClairvoyantError(message, ExitCode.NOT_FOUND)
 
     async def run() -> tuple[int, str]:
         async with _client_of(daemon_url(url)) as proxy:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.commands.log import log_of
+from clairvoyant_cli.commands.log import kept_lines, log_of
 from clairvoyant_cli.commands.options import SERVE, config_option, serve_options
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.setup import (
@@ -76,8 +76,9 @@ def command(config_file: Path | None, replace: bool, **flags: Any) -> None:
     --backend-key-file. `clairvoyant serve --help-all` lists the flags for experts, too.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    config = load_serve_config(given, file=config_file)
-    with log_of(config):
+    with kept_lines() as earlier:
+        config = load_serve_config(given, file=config_file)
+    with log_of(config, earlier):
         run(_serve(config, takes_place=replace))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from clairvoyant_cli.commands.alert_command import run_for_alert
-from clairvoyant_cli.commands.options import token_file_option, url_option
+from clairvoyant_cli.commands.options import Range, token_file_option, url_option
 from clairvoyant_cli.commands.plain_output import say
 from clairvoyant_cli.commands.sentences import Sentences
 from clairvoyant_cli.config import load_top_config
@@ -59,7 +59,7 @@ Attachment: TypeAlias = "tuple[DaemonSource, Callable[[], Hardware]]"
 @click.option(
     "--every",
     "every_s",
-    type=click.FloatRange(0.25, 60.0),
+    type=Range(0.25, 60.0),
     default=EVERY_S,
     show_default=True,
     metavar="SECONDS",

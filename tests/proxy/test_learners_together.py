@@ -102,7 +102,7 @@ async def test_all_that_learns_settles_after_another_model_and_nothing_stays_off
     for model in (SMALL, BIG, SMALL):
         course = Course()
         for _ in serve(parts, model, 400, random):
-            course.taus_s.append(parts.operation.tau_s or 0.0)
+            course.taus_s.append(parts.dispatcher.scheduler.clients.tau_of("", model) or 0.0)
             course.speeds.append(named(parts.pool, "mac").speeds.decode_tokens_per_s or 0.0)
         courses.append(course)
         assert course.speeds[-50:] == pytest.approx([TOKENS_PER_S[model]] * 50)

@@ -148,6 +148,7 @@ class ServingRules:
             case DisplacedError():
                 refusal = self.refusals.full()
             case OutageError():
+                outcome = _given_up(exchange)
                 refusal = self.refusals.away(next(iter(self.pool.able_for(exchange)), None))
             case OperatorCancelledError():
                 outcome, refusal = Outcome.OPERATOR_CANCELLED, STOPPED
@@ -175,5 +176,10 @@ class ServingRules:
             return Finish(Outcome.REJECTED, SHUTTING_DOWN.status, SHUTTING_DOWN)
         if self.pool.has_given_up(exchange):
             refusal = self.refusals.away(server)
-            return Finish(Outcome.REJECTED, refusal.status, refusal)
+            return Finish(_given_up(exchange), refusal.status, refusal)
         return WaitAgain(event.end)
+
+
+def _given_up(exchange: Exchange) -> Outcome:
+    """Return how a request ends whose server stays away: a part of an answer is none."""
+    return Outcome.UPSTREAM_ERROR if exchange.has_begun else Outcome.REJECTED

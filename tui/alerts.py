@@ -10,6 +10,8 @@ from clairvoyant_cli.state.source import Disconnected
 
 REST_S = 60.0  # least time between two bells
 OVER_S = 300.0  # an incident that comes back within this time is the same one
+LOST_S = 5.0  # a daemon that is replaced is back sooner
+LOST = "lost"
 _MAX_CHARS = 100
 
 
@@ -23,23 +25,30 @@ class Alerts:
         self._bell, self.run = bell, run
         self.told = ""  # of the last state, if it rings
         self._title = ""
-        self._known: dict[str, float] | None = None  # what was wrong, and when it last was
+        self._known: dict[str, float] | None = None  # what has rung, or was wrong at first; when it last was
+        self._since: dict[str, float] = {}  # what is wrong now
         self._rang_at = -REST_S
 
     def take(self, news: Snapshot | Disconnected, now: float) -> str:
         """Return what to send for a state or a lost daemon, "" for nothing new."""
-        wrong, is_first = _wrong(news), self._known is None
-        known = {key: at for key, at in (self._known or {}).items() if now < at + OVER_S}
-        fresh = [text for key, text in wrong.items() if key not in known and not is_first]
-        self._known = known | dict.fromkeys(wrong, now)
+        wrong = _wrong(news)
+        if self._known is None:
+            self._known = dict.fromkeys(wrong, now)
+        self._since = {key: self._since.get(key, now) for key in wrong}
+        known = {key: at for key, at in self._known.items() if now < at + OVER_S}
+        fresh = [
+            key for key in wrong if key not in known and (key != LOST or now >= self._since[key] + LOST_S)
+        ]
+        rings = bool(fresh) and now >= self._rang_at + REST_S  # else it rings later, if it lasts
+        self._known = known | {key: now for key in wrong if key in known or (rings and key in fresh)}
         sent = ""
         title = printable(_title(news))[:_MAX_CHARS] + " - clairvoyant top"
         if title != self._title:
             self._title = title
             sent = f"\x1b]2;{title}\x07"
         self.told = ""
-        if fresh and now >= self._rang_at + REST_S:
-            self._rang_at, self.told = now, printable(fresh[0])[:_MAX_CHARS]
+        if rings:
+            self._rang_at, self.told = now, printable(wrong[fresh[0]])[:_MAX_CHARS]
             sent += f"\x1b]9;{self.told}\x07\x07" * self._bell
         return sent
 
@@ -47,7 +56,7 @@ class Alerts:
 def _wrong(news: Snapshot | Disconnected) -> dict[str, str]:
     """Return what should ring, by what it is: a verdict that changes its figures does not ring again."""
     if isinstance(news, Disconnected):
-        return {"lost": "clairvoyant cannot be reached"}
+        return {LOST: "clairvoyant cannot be reached"}
     wrong = {f"down {each.name}": f"{each.name} is down" for each in news.backends if each.state == "down"}
     if news.verdict.incident:
         wrong[news.verdict.incident] = news.verdict.text

@@ -45,7 +45,7 @@ class Outage:
         return f"{text}: {self.cause}" if self.cause else text
 
 
-LASTS_S = 30.0
+LASTS_S = 10.0
 """An outage that was seen this short a time ago has not ended."""
 
 

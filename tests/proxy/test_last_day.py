@@ -188,8 +188,30 @@ def test_what_goes_wrong_with_a_server_within_five_minutes_is_one_incident() -> 
     fails(1200.0, status=404, remark="no such model")  # its own fault
     fails(2000.0, remark="gone")
     assert [*stored.values()] == [
-        Incident("mac", 1000.0, 1200.0, False, 2, "HTTP 500"),
+        Incident("mac", 1000.0, 1200.0, False, 2, "a later word"),
         Incident("mac", 2000.0, 2000.0, False, 1, "gone"),
+    ]
+
+
+def test_an_answer_ends_an_incident_and_what_fails_after_it_is_another() -> None:
+    daemon, stored = daemon_parts("mac"), dict[float, Incident]()
+    incidents = Incidents(daemon.pool, lambda incident: stored.update({incident.began_at: incident}))
+    failed = {"outcome": Outcome.UPSTREAM_ERROR, "status": 500}
+    incidents.ended(ended(finished_at=1000.0, remark="gone", **failed))
+    incidents.ended(ended(finished_at=1010.0))  # one of several fails
+    incidents.ended(ended(finished_at=1020.0, remark="gone", **failed))
+    incidents.ended(ended(finished_at=1060.0))
+    incidents.ended(ended(finished_at=1070.0, remark="CUDA error", **failed))
+    daemon.pool.first.status.state = "down"
+    incidents.look(1080.0)
+    daemon.pool.first.status.state = "up"
+    incidents.ended(ended(finished_at=1090.0))
+    incidents.ended(ended(finished_at=1100.0, remark="killed", **failed))
+    incidents.look(1100.0)
+    assert [*stored.values()] == [
+        Incident("mac", 1000.0, 1020.0, False, 2, "gone"),
+        Incident("mac", 1070.0, 1080.0, True, 1, "CUDA error"),
+        Incident("mac", 1100.0, 1100.0, False, 1, "killed"),
     ]
 
 

@@ -12,7 +12,7 @@ from clairvoyant_cli.state.snapshot import LevelState, Snapshot, UrgencyState
 from clairvoyant_cli.state.source import Disconnected
 from tests.tui.board import Script, busy, settled
 from tests.tui.scene import judged
-from tui.alerts import OVER_S, REST_S, Alerts, title_kept
+from tui.alerts import LOST_S, OVER_S, REST_S, Alerts, title_kept
 from tui.app import Top
 
 
@@ -122,7 +122,22 @@ def test_what_is_wrong_from_the_start_does_not_ring_and_a_lost_daemon_does() -> 
     assert not rings(alerts.take(down(calm()), 0.0))
     sent = alerts.take(Disconnected("no daemon answers"), 1.0)
     assert "\x1b]2;▲ no daemon answers - clairvoyant top\x07" in sent
-    assert rings(sent)
+    assert not rings(sent), "it may be replaced"
+    assert rings(alerts.take(Disconnected("no daemon answers"), 1.0 + LOST_S))
+
+
+def test_a_daemon_that_is_replaced_does_not_ring() -> None:
+    alerts = Alerts(bell=True)
+    for news, now in ((calm(), 0.0), (Disconnected("gone"), 1.0), (calm(), 2.0), (Disconnected("gone"), 9.0)):
+        assert not rings(alerts.take(news, now))
+
+
+def test_what_comes_within_the_rest_of_another_bell_rings_after_it_if_it_lasts() -> None:
+    alerts = Alerts(bell=True)
+    alerts.take(calm(), 0.0)
+    assert rings(alerts.take(down(calm()), 1.0))
+    assert not rings(alerts.take(in_need(calm(), 11.0), 20.0))
+    assert rings(alerts.take(in_need(calm(), 60.0), 1.0 + REST_S))
 
 
 def test_names_cannot_end_the_sequence_or_begin_another() -> None:

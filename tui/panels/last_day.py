@@ -11,7 +11,7 @@ from tui.view_state import ViewState
 
 _HIGH = 5  # lines of a plot
 _PLOTS: tuple[tuple[str, Tone, Callable[[DayStep], float]], ...] = (
-    ("slots at work", "accent", lambda step: step.busy),
+    ("slots at work, in %", "accent", lambda step: 100.0 * step.busy),
     ("waiting", "medium", lambda step: step.waiting),
     ("failed or refused", "alert", lambda step: step.failed),
     ("seconds less waiting than in order of arrival", "good", lambda step: max(step.saved_s, 0.0)),
@@ -35,7 +35,7 @@ def page(day: LastDay, view: ViewState, width: int, height: int) -> list[Line]:
     for name, tone, figure in _PLOTS:
         lines += [
             Line(),
-            *area(name, _means([*map(figure, day.steps)], 2 * (width - AXIS)), tone, width, _HIGH),
+            *area(name, _highest([*map(figure, day.steps)], 2 * (width - AXIS)), tone, width, _HIGH),
         ]
     axis = Line(" " * AXIS)
     for text, at in (("24 h ago", 0.0), ("12 h", 0.5), ("now", 1.0)):
@@ -43,10 +43,10 @@ def page(day: LastDay, view: ViewState, width: int, height: int) -> list[Line]:
     return [*lines, axis]
 
 
-def _means(values: Sequence[float], columns: int) -> list[float]:
-    """Return as many values as a plot has columns of dots: means, or each several times."""
+def _highest(values: Sequence[float], columns: int) -> list[float]:
+    """Return as many values as a plot has columns of dots: the highest of each, or each several times."""
     most, columns = len(values), max(1, columns)
     bounds = [
         (x * most // columns, max((x + 1) * most // columns, x * most // columns + 1)) for x in range(columns)
     ]
-    return [sum(values[first:last]) / (last - first) for first, last in bounds]
+    return [max(values[first:last], default=0.0) for first, last in bounds]

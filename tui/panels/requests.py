@@ -293,7 +293,7 @@ def _running_empty(view: ViewState) -> str:
     if view.snapshot is None or view.lost:
         return ""
     if view.snapshot.mode == "paused":
-        return "Paused. Press P to resume."
+        return "Paused. Resume with P."
     if view.snapshot.waits or not any(server.is_there for server in view.snapshot.backends):
         return "No server takes requests now."
     return f"Idle. Point a client at http://{view.snapshot.listen} instead of the server's own address."

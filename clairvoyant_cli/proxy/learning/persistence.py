@@ -284,8 +284,7 @@ class StateSaver:
 
     def ended(self, of: Ended) -> None:
         self.persistence.put(history_row(of, self.operation.policy, self.lifecycle.pool.first.name))
-        if of.outcome is not Outcome.COMPLETED:
-            self.incidents.ended(of)
+        self.incidents.ended(of)
         memory = self._memories.get(of.last.server_id)
         if memory is None or of.outcome is not Outcome.COMPLETED or not of.tokens:
             return

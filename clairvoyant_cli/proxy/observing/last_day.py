@@ -13,6 +13,9 @@ UNTROUBLED = ("completed", "client_cancelled", "operator_cancelled")
 APART_S = 300.0
 """What goes wrong with a server sooner than this after the last time belongs to the same incident."""
 
+RECOVERED_S = 30.0
+"""A server that has answered, and failed nothing for this long before, has recovered."""
+
 KILLED = "the daemon was killed, or the machine lost power"
 
 
@@ -59,16 +62,23 @@ class Incidents:
     pool: ServerPool
     note: Callable[[Incident], None]
     _last: dict[str, Incident] = field(default_factory=dict)  # of each server
-    _changed: set[str] = field(default_factory=set)
+    _changed: list[Incident] = field(default_factory=list)
+    _over: set[str] = field(default_factory=set)  # servers that have answered since
 
     def take_up(self, incidents: Iterable[Incident]) -> None:
         """Go on with what was stored, in order."""
         self._last |= {each.server: each for each in incidents}
 
     def ended(self, of: Ended) -> None:
-        """Count a request that did not end well, unless that was its own or its client's doing."""
+        """Count a request that did not end well, unless that was its own or its client's doing. An answer
+        ends the incident of its server.
+        """
         at, cause = of.finished_at, of.remark
-        if of.outcome is Outcome.UPSTREAM_ERROR and not 400 <= of.status < 500:
+        if of.outcome is Outcome.COMPLETED:
+            last = self._last.get(of.last.backend)
+            if last is not None and (last.down or at - last.ended_at > RECOVERED_S):
+                self._over.add(last.server)
+        elif of.outcome is Outcome.UPSTREAM_ERROR and not 400 <= of.status < 500:
             self._trouble(of.last.backend or self._away(at), at, cause or f"HTTP {of.status}", failed=1)
         elif of.outcome in (Outcome.REJECTED, Outcome.TIMEOUT) and of.last is NOWHERE:
             self._trouble(self._away(at), at, cause, failed=1)
@@ -82,8 +92,8 @@ class Incidents:
         for server in self.pool:
             if server.away:
                 self._trouble(server.name, now, server.status.detail, down=True)
-        for name in self._changed:
-            self.note(self._last[name])
+        for incident in {(each.server, each.began_at): each for each in self._changed}.values():
+            self.note(incident)
         self._changed.clear()
 
     def killed(self, at: float, now: float, lost: int) -> None:
@@ -92,10 +102,12 @@ class Incidents:
 
     def _trouble(self, name: str, at: float, cause: str, *, down: bool = False, failed: int = 0) -> None:
         last = self._last.get(name)
-        if last is None or at - last.ended_at > APART_S:
+        if last is None or name in self._over or at - last.ended_at > APART_S:
             last = Incident(name, at, at, down, 0, cause)
-        # What a server answered says more than why it cannot be reached.
-        cause = cause if failed and not last.failed and cause else last.cause or cause
+            self._over.discard(name)
+        # What a server answered last says more than why it cannot be reached.
+        cause = cause if failed and cause else last.cause or cause
         failed += last.failed
-        self._last[name] = last._replace(ended_at=at, down=last.down or down, failed=failed, cause=cause)
-        self._changed.add(name)
+        last = last._replace(ended_at=at, down=last.down or down, failed=failed, cause=cause)
+        self._last[name] = last
+        self._changed.append(last)

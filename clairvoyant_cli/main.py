@@ -206,7 +206,6 @@ REPLACED = {
     "top --json": "status --json",
     "history --csv": "history --json",
     "history --sessions": "history --json",
-    "env --key-of": "env --key",
 }
 """What does today what an option of an earlier version did."""
 

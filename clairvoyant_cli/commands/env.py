@@ -13,6 +13,7 @@ import click
 
 from clairvoyant_cli.commands.options import Option, url_option
 from clairvoyant_cli.errors import ClairvoyantError, InputError
+from clairvoyant_cli.proxy.access.keys import read_key_of
 from clairvoyant_cli.state.client import ControlClient, ask_daemon, daemon_url
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.system import USUAL_SHELL
@@ -71,12 +72,19 @@ key_option = click.option("--key", default=KEY, metavar="KEY", help="Your API ke
     help="Model for the settings of --client. Unset: the one that is loaded, else the one used last.",
 )
 @key_option
+@click.option(
+    "--key-of",
+    nargs=2,
+    metavar="FILE NAME",
+    help="Read the key of client NAME from the --clients or --api-key-file FILE of `serve`.",
+)
 def command(
     url: str | None,
     names: tuple[str, ...],
     shell: str,
     model: str | None,
     key: str,
+    key_of: tuple[str, str] | None,
 ) -> None:
     """Print environment variables that send your clients through the proxy.
 
@@ -84,6 +92,8 @@ def command(
     Invoke-Expression. Lines without `export` are comments with manual steps. Coding agents and
     Anthropic clients are included only with --client.
     """
+    if key_of is not None:
+        key = read_key_of(Path(key_of[0]), key_of[1])
     if not KEYS.fullmatch(key):
         raise InputError("the key may have only letters, digits and -._~+/= (safe in every shell)")
     if model is not None and not MODELS.fullmatch(model):

@@ -37,7 +37,11 @@ from profiles.database import default_path
 if TYPE_CHECKING:
     from clairvoyant_cli.proxy.composition import Daemon
 
+WHILE_LEASED = "CLAIRVOYANT_WHILE_LEASED"
+"""Environment variable by which `run` starts a daemon that ends with the last lease (`leases`)."""
+
 DATABASE_S = 0.5  # how long a start waits for the database; longer ones come while it serves
+LEASES_EVERY_S = 0.5
 _ORDERS = "\n\n".join(f"{name}: {policy.summary}" for name, policy in POLICIES.items())
 POLICY_HELP = f"Order of queued requests.  [default: {DEFAULT_POLICY}]\n\n{_ORDERS}"
 
@@ -155,6 +159,9 @@ async def _serve(config: ServeConfig, *, takes_place: bool = False) -> None:
             gc.freeze()
             trim_memory()
             _heed_signals(daemon)
+            ending: asyncio.Task[None] | None = None
+            if os.environ.get(WHILE_LEASED):
+                ending = asyncio.create_task(_end_with_leases(daemon))
             started = _start_line(daemon, predictor.name)
             # Printed at every log level: scripts wait for this line.
             try:
@@ -164,7 +171,17 @@ async def _serve(config: ServeConfig, *, takes_place: bool = False) -> None:
             if config.log_file is not None:
                 log.info(started)
             await daemon.run_until_stopped()
+            if ending is not None:
+                ending.cancel()
     log.info("stopped")
+
+
+async def _end_with_leases(daemon: "Daemon") -> None:
+    from clairvoyant_cli.commands import leases
+
+    while leases.in_force():  # noqa: ASYNC110 - other processes end them
+        await asyncio.sleep(LEASES_EVERY_S)
+    daemon.drain()
 
 
 def _start_line(daemon: "Daemon", predictor: str) -> str:

@@ -1,6 +1,8 @@
 """`clairvoyant run`: the command is as without it, but for the way of its requests."""
 
 import asyncio
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,12 +11,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+from clairvoyant_lab.asgi_server import serve_app
 
 from clairvoyant_cli.commands.env import past_proxies
 from clairvoyant_cli.commands.run import _told
 from clairvoyant_cli.proxy.composition import Daemon
-from tests.fakes.replay_backend import Engine
+from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.serving import replaying
 from tests.tui.board import busy
 
@@ -33,6 +37,11 @@ urllib.request.urlopen(os.environ["OLLAMA_HOST"] + "/api/generate", body).read()
 env = os.environ
 print(env["OPENAI_BASE_URL"], env["ANTHROPIC_BASE_URL"], "ANTHROPIC_API_KEY" in env, input())
 sys.exit(7)
+"""
+SHOWS_DAEMON = """
+import glob, os
+(file,) = glob.glob(os.environ["XDG_STATE_HOME"] + "/clairvoyant/daemon-*.json")
+print(open(file).read())
 """
 COUNTS = """
 import signal
@@ -136,12 +145,70 @@ async def test_ctrl_c_in_the_terminal_reaches_the_command_once(tmp_path: Path) -
         assert await process.wait() == 0
 
 
+async def test_a_proxy_is_started_and_ends_after_the_command(tmp_path: Path) -> None:
+    async with serve_app(Replay(Engine(1)).app) as url:
+        words = ("--", sys.executable, "-c", SHOWS_DAEMON)
+        code, out, err = await ran(tmp_path, *words, CLAIRVOYANT_SERVE_BACKEND=url)
+        assert (code, err) == (0, "clairvoyant: no request reached the queue\n")
+        pid = json.loads(out)["pid"]
+        if psutil.pid_exists(pid):
+            await asyncio.to_thread(psutil.Process(pid).wait, 60)
+    assert "stopped" in (tmp_path / "clairvoyant/run.log").read_text()
+
+
+async def test_commands_that_start_together_share_one_proxy(tmp_path: Path) -> None:
+    async with serve_app(Replay(Engine(1)).app) as url:
+        shows = "import os; print(os.environ['OLLAMA_HOST'], flush=True); input()"
+        words = ("-q", "--", sys.executable, "-c", shows)
+        both = [await started(tmp_path, *words, CLAIRVOYANT_SERVE_BACKEND=url) for _ in "ab"]
+        found = [await process.stdout.readline() for process in both if process.stdout is not None]
+        assert found[0].startswith(b"http://127.0.0.1:")
+        assert found == [found[0]] * 2
+        for process in both:
+            await process.communicate(b"x\n")
+        assert [process.returncode for process in both] == [0, 0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+async def test_a_command_keeps_its_proxy_if_run_is_killed(tmp_path: Path) -> None:
+    async with serve_app(Replay(Engine(1)).app) as url:
+        process = await started(
+            tmp_path, "-q", "--", sys.executable, "-c", ASKS_AGAIN, CLAIRVOYANT_SERVE_BACKEND=url
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        command, proxy = json.loads(await process.stdout.readline())
+        process.kill()
+        # The proxy looks at its leases twice a second: it has seen that `run` is gone by the third look.
+        await asyncio.to_thread(sees_looks, tmp_path, 3)
+        assert psutil.pid_exists(proxy)
+        psutil.Process(command).kill()
+        await asyncio.to_thread(psutil.Process(proxy).wait, 60)
+
+
+ASKS_AGAIN = """
+import glob, json, os, time
+(file,) = glob.glob(os.environ["XDG_STATE_HOME"] + "/clairvoyant/daemon-*.json")
+print(json.dumps([os.getpid(), json.load(open(file))["pid"]]), flush=True)
+time.sleep(600)
+"""
+
+
+def sees_looks(home: Path, count: int) -> None:
+    """Return once dead leases were removed `count` times, which each look does."""
+    for number in range(count):
+        lease = home / "clairvoyant" / "run" / f"{number}999999"
+        lease.write_text("[]")
+        while lease.exists():
+            os.sched_yield()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
         (("--", "no-such-command"), 127, "there is no command 'no-such-command'"),
         (("--url", NOWHERE, "true"), 3, "no daemon answers at"),
-        (("--", "true"), 3, "start one with: clairvoyant serve"),
+        (("--", "true"), 1, "the proxy did not start: "),
     ],
 )
 async def test_errors_are_one_line(tmp_path: Path, words: tuple[str, ...], code: int, line: str) -> None:
@@ -149,6 +216,15 @@ async def test_errors_are_one_line(tmp_path: Path, words: tuple[str, ...], code:
     assert (found, out) == (code, "")
     assert err.count("\n") == 1
     assert line in err
+
+
+async def test_a_lock_that_cannot_be_taken_is_an_error_in_one_line(tmp_path: Path) -> None:
+    lock = tmp_path / "clairvoyant/run.lock"
+    lock.parent.mkdir()
+    lock.write_bytes(b"no database" * 100)
+    code, out, err = await ran(tmp_path, "--", "true")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"cannot lock {lock}: " in err
 
 
 def test_saved_time_is_the_difference_of_the_totals() -> None:

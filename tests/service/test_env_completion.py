@@ -125,6 +125,19 @@ def test_each_shell_gets_its_syntax_and_claude_code_keeps_its_prefix(shell: str,
     assert prefix not in usual
 
 
+def test_key_of_reads_the_clients_file(tmp_path: Path) -> None:
+    clients, keys = tmp_path / "clients.toml", tmp_path / "keys"
+    clients.write_text('[clients.desk]\nkey = "key-of-the-desk"\n\n[clients.webui]\nkey = "key-of-webui"\n')
+    keys.write_text("# ours\ndesk:key-of-the-desk\nwebui: key-of-webui\n")
+    for file in (clients, keys):
+        file.chmod(0o600)
+        text = printed("--client", "open-webui", "--key-of", str(file), "webui")
+        assert text.count("key-of-webui") == 3
+        assert f"OPENAI_API_BASE_URL={URL}/v1" in text
+        refused = CliRunner().invoke(env, ["--key-of", str(file), "ann"])
+        assert f"{file} has no key of a client 'ann'" in str(refused.exception)
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 def test_every_client_gets_the_address(name: str) -> None:
     text = printed("--client", name)

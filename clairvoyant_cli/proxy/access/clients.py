@@ -311,6 +311,18 @@ def parse_key_file(text: str, source: str) -> Clients:
     return _keyed(found, source, Clients(), again="write one line per client, as name:key")
 
 
+def find_key(text: str, client: str) -> str | None:
+    """Return a client's key from either kind of file, None if it has none."""
+    try:
+        found = parse_toml(text).get("clients", {})[client]["key"]
+    except ValueError:
+        pairs = (line.partition(":") for line in text.split("\n"))
+        return next((key.strip() for name, _, key in pairs if name.strip() == client), None)
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def parse_clients(text: str, source: str) -> Clients:
     """Parse a clients file: [defaults], [clients.NAME], [[urgency]]. ClairvoyantError names table and key."""
     try:

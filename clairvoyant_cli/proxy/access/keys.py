@@ -26,7 +26,7 @@ from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.http.request import Request
 from clairvoyant_cli.protocols.chores import CHORE_HEADER
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.proxy.access.clients import Clients, parse_clients, parse_key_file
+from clairvoyant_cli.proxy.access.clients import Clients, find_key, parse_clients, parse_key_file
 from clairvoyant_cli.proxy.access.origins import AllowedOrigins
 from clairvoyant_cli.proxy.access.page_fields import is_preflight
 from clairvoyant_cli.proxy.access.programs import Programs
@@ -160,6 +160,14 @@ def read_clients(path: Path) -> Clients:
     if clients.keys:
         _demand_owner_alone(path, "clients", mode)
     return clients
+
+
+def read_key_of(path: Path, client: str) -> str:
+    """Return the key of a client from a clients file or an API key file."""
+    text, _ = _read(path, "clients")
+    if (key := find_key(text, client)) is None:
+        raise InputError(f"{path} has no key of a client {client!r}")
+    return key
 
 
 def _read(path: Path, what: str) -> tuple[str, int]:

@@ -113,13 +113,14 @@ def screen_text(app: Top) -> str:
 
 
 async def settled(app: Top, pilot: Pilot[None]) -> str:
-    """Return what is on the screen once it stays the same, however busy the machine is."""
+    """Return what is on the screen once it stays the same, however busy the machine is, and fits."""
     text, same = "", 0
     while same < 2:
         await pilot.pause()
         before, text = text, screen_text(app)
-        same = same + 1 if text == before and app.screen.size == app.size else 0
-    assert all(len(line) <= app.size.width for line in text.split("\n"))
+        # After a change of size, what is drawn may still have the former one.
+        fits = all(len(line) <= app.size.width for line in text.split("\n"))
+        same = same + 1 if fits and text == before and app.screen.size == app.size else 0
     return text
 
 

@@ -28,7 +28,7 @@ from clairvoyant_cli.state.actions import Action
 from clairvoyant_cli.state.snapshot import Snapshot
 from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
-from clairvoyant_cli.state.state_history import EVERY_S, StateHistory
+from clairvoyant_cli.state.state_history import EVERY_S, SPAN_S, StateHistory
 from tui.alerts import Alerts
 from tui.hardware.reading import Hardware
 from tui.palette import SIXTEEN, THEMES, Palette
@@ -300,6 +300,20 @@ class Top(App[None]):
             scrub = self._scrub(self._sought, forward=seconds > 0)
             self.run_worker(scrub, group="past", exclusive=True)
 
+    def seek(self, time_of_day: str) -> str:
+        """Show the state at a time of the last hour, such as 14:05 or 14:05:30; say why not."""
+        parsed, newest = _parsed(time_of_day), self._view.state.taken_at
+        today = time.localtime(newest)
+        if parsed is None:
+            return f"give a time, such as {time.strftime('%H:%M', today)}"
+        at = time.mktime((*today[:3], *parsed[3:6], 0, 0, -1))
+        at -= 86_400.0 * (at > newest)
+        if at < newest - SPAN_S:
+            return "the states of the last hour are kept; N shows the last 24 hours"
+        self._sought = at
+        self.run_worker(self._scrub(at, forward=False), group="past", exclusive=True)
+        return ""
+
     async def _scrub(self, at: float, *, forward: bool) -> None:
         """Show the state at a time, or the newest if there is none after it."""
         await self._fetch(at)
@@ -382,3 +396,10 @@ def _stored(path: Path) -> dict[str, str]:
         if isinstance(kept, dict):
             return {name: value for name, value in kept.items() if isinstance(value, str)}
     return {}
+
+
+def _parsed(time_of_day: str) -> time.struct_time | None:
+    for form in ("%H:%M", "%H:%M:%S"):
+        with suppress(ValueError):
+            return time.strptime(time_of_day, form)
+    return None

@@ -85,6 +85,13 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
         Key("p", "app.freeze", "Freeze the display; the daemon keeps running.", "freeze"),
         Key("left_square_bracket", "app.scrub(-5)", "Go back and forward 5 s, up to an hour.", shown="[ ]"),
         Key("right_square_bracket", "app.scrub(5)", ""),
+        Key(
+            "left_curly_bracket",
+            "app.scrub(-60)",
+            "By a minute; `:at 14:05` goes to a time.",
+            shown="{ }",
+        ),
+        Key("right_curly_bracket", "app.scrub(60)", ""),
         Key("c", "app.clients", "Show the clients: their requests and limits."),
         Key("w", "app.went_wrong", "Show what went wrong: failures, refusals, outages, starts by tau."),
         Key("N", "app.last_night", "Show the last 24 hours: outages, load, waiting, gain."),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from errno import EROFS
 from pathlib import Path
+from time import localtime, strftime
 from typing import Any
 
 import pytest
@@ -525,7 +526,18 @@ async def test_the_last_hour_can_be_looked_back_on_and_nothing_is_changed_there(
         assert "waiting 1,295" in it.text
         await it.press("right_square_bracket")
         assert " ago" not in it.text.split("\n")[0]
-        await it.press("left_square_bracket", "escape")
+        await it.press("left_curly_bracket")
+        assert "1m00 ago" in it.text
+        at = strftime("%H:%M:%S", localtime(begun + 200.0))
+        await it.press("colon", *f"at {at}", "enter")
+        assert "waiting 1,200" in it.text
+        await it.press("colon", *"at noon", "enter")
+        assert "give a time, such as " in it.text
+        await it.press(
+            "escape", "escape", "colon", *f"at {strftime('%H:%M', localtime(begun - 7200.0))}", "enter"
+        )
+        assert "the states of the last hour are kept" in it.text
+        await it.press("escape", "escape")
         assert " ago" not in it.text.split("\n")[0]
 
 

@@ -504,7 +504,7 @@ def test_help_lists_every_key_and_fits_80_columns() -> None:
         text = text_of(help_lines(view(), width, 40))
         assert all(key.label in text for key in KEYS if key.help)
         written = " ".join(key.label for key in KEYS if key.help).split()
-        others = {"up,k": "k", "right_square_bracket": "]"}
+        others = {"up,k": "k", "right_square_bracket": "]", "right_curly_bracket": "}"}
         others |= {"end,G": "G", "right,l": "l", "pageup,ctrl+b": "^B", "ctrl+u": "^U"}
         assert all(others.get(key.keys, key.keys) in written for key in KEYS if not key.help)
         assert all(line.width <= width for line in help_lines(view(), width, 40))

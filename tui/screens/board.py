@@ -53,6 +53,7 @@ class Host(Protocol):
     def ask(self, *actions: Action) -> None: ...
     def expect(self, field: str, ident: str | None) -> Any: ...
     def undo(self) -> None: ...
+    def seek(self, time_of_day: str) -> str: ...
     def remember(self, **liked: str) -> None: ...
 
 
@@ -334,6 +335,8 @@ class BoardScreen(Screen[None]):
                 self.action_go(name)
             case ["theme", name] if name in _THEMES:
                 self.app.theme = name
+            case ["at", time_of_day]:
+                return self.host.seek(time_of_day)
             case ["go" | "theme" as name, *_]:
                 return f"give {name} {'|'.join(self.words_after(name))}"
             case ["q"]:
@@ -374,7 +377,7 @@ class BoardScreen(Screen[None]):
 
     def words_after(self, *before: str) -> Sequence[str]:
         if not before:
-            return [*dict.fromkeys((*COMMANDS, "go", "theme", *_NAMED))]
+            return [*dict.fromkeys((*COMMANDS, "at", "go", "theme", *_NAMED))]
         snapshot = self.host.view().state
         own = {"go": ("panel",), "theme": ("theme",)}
         fields = COMMANDS[Verb(before[0])].fields if before[0] in COMMANDS else own.get(before[0], ())

@@ -112,7 +112,7 @@ def _heights(records: Iterable[PanelRecord], wish: SizeHint, height: int) -> dic
 
 
 def _under_timeline(body: Region, wish: SizeHint, most: int) -> tuple[dict[str, Region], Region]:
-    """Return the timeline at the top, of at most so many rows, and what is left of the body."""
+    """Return the region of the timeline, at most `most` rows high, and the rest of the body below it."""
     if "timeline" in wish.hidden:
         return {}, body
     least = 2 + 2 * wish.rows["running"]  # two lines for each slot, or four with the waits

@@ -29,7 +29,9 @@ _WRONG = PanelRecord("what went wrong", "w", "below", went_wrong)
 
 
 def painted(view: ViewState, left: int, right: int, shown: str = "") -> Mapping[str, Any]:
-    """Return what a page draws whose columns are so many cells wide; `shown` is the request on its dialog."""
+    """Return what a page draws. `left` and `right` are the widths of its columns in cells, and `shown` is the
+    id of the request in its dialog.
+    """
     narrow = left < NARROW
     _, facts, _ = header.header(replace(view, where=""), _ONE_LINE, 3)
     head = (header.worth(view, _ONE_LINE), facts, Line(header.bottleneck(view), "soft"))

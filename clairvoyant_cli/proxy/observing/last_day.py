@@ -62,7 +62,7 @@ class Incidents:
     pool: ServerPool
     note: Callable[[Incident], None]
     _last: dict[str, Incident] = field(default_factory=dict)  # of each server
-    _changed: list[Incident] = field(default_factory=list)
+    _changed: dict[tuple[str, float], Incident] = field(default_factory=dict)  # by server and beginning
     _over: set[str] = field(default_factory=set)  # servers that have answered since
 
     def take_up(self, incidents: Iterable[Incident]) -> None:
@@ -79,11 +79,11 @@ class Incidents:
             if last is not None and (last.down or at - last.ended_at > RECOVERED_S):
                 self._over.add(last.server)
         elif of.outcome is Outcome.UPSTREAM_ERROR and not 400 <= of.status < 500:
-            self._trouble(of.last.backend or self._away(at), at, cause or f"HTTP {of.status}", failed=1)
+            self._trouble(of.last.backend or self._away(), at, cause or f"HTTP {of.status}", failed=1)
         elif of.outcome in (Outcome.REJECTED, Outcome.TIMEOUT) and of.last is NOWHERE:
-            self._trouble(self._away(at), at, cause, failed=1)
+            self._trouble(self._away(), at, cause, failed=1)
 
-    def _away(self, now: float) -> str:
+    def _away(self) -> str:
         """Return the name of a server that is away, "" if none is."""
         return next((each.name for each in self.pool if each.away), "")
 
@@ -92,7 +92,7 @@ class Incidents:
         for server in self.pool:
             if server.away:
                 self._trouble(server.name, now, server.status.detail, down=True)
-        for incident in {(each.server, each.began_at): each for each in self._changed}.values():
+        for incident in self._changed.values():
             self.note(incident)
         self._changed.clear()
 
@@ -110,4 +110,4 @@ class Incidents:
         failed += last.failed
         last = last._replace(ended_at=at, down=last.down or down, failed=failed, cause=cause)
         self._last[name] = last
-        self._changed.append(last)
+        self._changed[name, last.began_at] = last

@@ -16,7 +16,7 @@ from predictor.lexical.online import Correction, Features, ModelEdges
 
 EVERYBODY = 0
 
-MAX_HEADS = 16  # of 2 MB each; beyond them the principal with the fewest answers loses its own
+MAX_HEADS = 16  # of 0.6 MB each; beyond them the principal with the fewest answers loses its own
 
 OWN_ANSWERS = 50  # from this many on, a principal is predicted from its own answers alone
 

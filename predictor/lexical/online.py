@@ -91,8 +91,10 @@ class Correction:
         """Start with nothing learned, for dense vectors of `width` numbers."""
         self.learnt = 0
         self._dense = np.zeros(width, np.float32)
-        self._covariance = np.eye(width, dtype=np.float32)
-        self._change = np.empty_like(self._covariance)
+        # Few of the dense features ever occur: the covariance has these alone, in the order of `_occurred`.
+        self._has_occurred = np.zeros(width, np.bool_)
+        self._occurred = np.empty(0, np.intp)
+        self._covariance = np.empty((0, 0), np.float32)
         self._table = np.zeros(BUCKETS, np.float32)
         self._variances = np.ones(BUCKETS, np.float32)
         self._last: deque[tuple[Features, float]] = deque(maxlen=REPLAYED_OF)
@@ -109,14 +111,14 @@ class Correction:
         """Learn from an answer of `real` log tokens where the static prediction was `static`."""
         surprise = min(max(real - static, -LARGEST_SURPRISE), LARGEST_SURPRISE)
         value, grams = features.gram_value, features.grams
-        moved, words = self._covariance @ features.dense, self._variances[grams] * value
-        variance = NOISE + np.float32(max(float(features.dense @ moved), 0.0)) + words.sum() * value
+        self._widen(features.dense != 0)
+        dense = features.dense[self._occurred]
+        moved, words = self._covariance @ dense, self._variances[grams] * value
+        variance = NOISE + np.float32(max(float(dense @ moved), 0.0)) + words.sum() * value
         unforeseen = np.float32(surprise - self.shift(features)) / variance
-        self._dense += moved * unforeseen
+        self._dense[self._occurred] += moved * unforeseen
         self._table[grams] += words * unforeseen
-        width = int(np.flatnonzero(moved).max(initial=-1)) + 1  # the embedding is last, and mostly not there
-        known, change = self._covariance[:width, :width], self._change[:width, :width]
-        known -= np.multiply(moved[:width, None], moved[:width] / variance, out=change)
+        self._covariance -= np.multiply.outer(moved, moved / variance)
         self._variances[grams] -= words * words / variance
         certain = self._covariance.reshape(-1)[:: len(moved) + 1]  # the diagonal, to be written to
         certain += DRIFT * (1 - certain)
@@ -127,11 +129,25 @@ class Correction:
             missed = REPLAY_RATE * np.float32(told - self.shift(again)) * again.gram_value
             self._table[again.grams] += missed * self._variances[again.grams]
 
+    def _widen(self, occurring: npt.NDArray[np.bool_]) -> None:
+        """Give the covariance the dense features that occur for the first time."""
+        added = np.flatnonzero(occurring & ~self._has_occurred)
+        if not len(added):
+            return
+        self._has_occurred[added] = True
+        known = len(self._occurred)
+        self._occurred = np.concatenate((self._occurred, added))
+        widened = np.eye(len(self._occurred), dtype=np.float32)
+        widened[:known, :known] = self._covariance
+        self._covariance = widened
+
     def export_state(self) -> bytes:
         """Return what was learned, as hashed weights and variances. Cheap enough for an event loop."""
         used = np.flatnonzero(self._table != 0)  # a tenth of the time of finding floats
         head = _HEAD.pack(self.learnt, len(used), len(self._dense))
-        parts = self._table[used], self._variances[used], self._dense, self._covariance.diagonal()
+        variances = np.ones_like(self._dense)
+        variances[self._occurred] = self._covariance.diagonal()
+        parts = self._table[used], self._variances[used], self._dense, variances
         return b"".join((_MAGIC, head, used.astype(np.uint16).tobytes(), *(part.tobytes() for part in parts)))
 
     @classmethod
@@ -154,7 +170,8 @@ class Correction:
         correction.learnt = learnt
         correction._table[buckets], correction._variances[buckets] = words
         correction._dense += dense[0]
-        np.fill_diagonal(correction._covariance, dense[1])
+        correction._widen(dense[1] != 1)
+        np.fill_diagonal(correction._covariance, dense[1][correction._occurred])
         return correction
 
 

@@ -441,7 +441,8 @@ FORMER = {
 }
 """The settings of `serve` in earlier versions."""
 
-FORMER_OF_TOP = {"hidden": Former("0.3")}
+FORMER_OF_TOP = {"hidden": Former("0.3", instead="columns give way by themselves")}
+FORMER_BY_TABLE = {"serve": FORMER, "top": FORMER_OF_TOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,10 +477,10 @@ class TopConfig:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def load_top_config() -> TopConfig:
-    """Read the table [top] of the configuration file, if there is one."""
-    path = default_config_file()
-    if not os.path.lexists(path):
+def load_top_config(file: Path | None = None) -> TopConfig:
+    """Read the table [top] of the configuration file, if there is one; a named `file` must exist."""
+    path = file or default_config_file()
+    if file is None and not os.path.lexists(path):
         return TopConfig()
     return TopConfig(**_table(TopConfig, _parsed(path), "top", path))
 
@@ -561,8 +562,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _table(record: type, data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     table = data.get(name, {})
     _check(isinstance(table, dict), f"{path}: {name} must be a table, as in [{name}]")
-    former = {"serve": FORMER, "top": FORMER_OF_TOP}.get(name, {})
-    table = current(table, former, str(path))
+    table = current(table, FORMER_BY_TABLE.get(name, {}), str(path))
     return read_table(record, table, str(path), f" in [{name}]")
 
 

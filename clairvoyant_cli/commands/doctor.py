@@ -17,6 +17,7 @@ from clairvoyant_cli.config import (
     ServeConfig,
     default_config_file,
     load_serve_config,
+    load_top_config,
 )
 from clairvoyant_cli.doctor.finding import Finding, Level, broken, exit_code_of, ok
 from clairvoyant_cli.errors import ClairvoyantError
@@ -65,6 +66,11 @@ async def _examine(
         config = ServeConfig()
         with suppress(ClairvoyantError):  # the backend may be what is wrong
             config = ServeConfig(backend=backend)
+    else:
+        try:
+            load_top_config(config_file)
+        except ClairvoyantError as error:
+            findings.append(broken("configuration", str(error), "clairvoyant top --help"))
     findings += installation.check_names(config_file or default_config_file())
     findings += await _connections(config, url, token_file)
     findings += _predictor(config)

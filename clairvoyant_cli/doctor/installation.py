@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clairvoyant_cli import __version__
-from clairvoyant_cli.config import FORMER, ServeConfig, parse_toml
+from clairvoyant_cli.config import FORMER_BY_TABLE, ServeConfig, parse_toml
 from clairvoyant_cli.doctor.finding import Finding, broken, ok, warning
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.files import read_file, text_of
@@ -37,24 +37,26 @@ def check_names(path: Path) -> Iterator[Finding]:
     """Yield a finding for each former setting or policy in a configuration file."""
     try:
         text = text_of(read_file(path, "the configuration"), path, "the configuration")
-        serve = dict(parse_toml(text).get("serve", {}))
-        changes = list(_changes(serve))
+        data = parse_toml(text)
+        tables = {name: dict(data.get(name, {})) for name in FORMER_BY_TABLE}
+        changes = [(table, *change) for name, table in tables.items() for change in _changes(name, table)]
     except (ClairvoyantError, TypeError, ValueError):  # loading it reports that
         return
-    for why, old, new in changes:
+    for table, why, old, new in changes:
         fix = f"remove {next(iter(old))} from {path}"
-        if new and new.keys().isdisjoint(serve.keys() - old.keys()):
+        if new and new.keys().isdisjoint(table.keys() - old.keys()):
             fix = f"change {_toml(old)} to {_toml(new)} in {path}"
         yield warning("configuration", f"{path}: {why}", fix)
 
 
-def _changes(serve: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def _changes(table: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield what became of each former setting, the setting, and the one to have instead, if any."""
-    for name, value in serve.items():
-        if name == "policy" and value in RETIRED:
+    former = FORMER_BY_TABLE[table]
+    for name, value in settings.items():
+        if table == "serve" and name == "policy" and value in RETIRED:
             yield unknown_policy(value), {name: value}, {name: DEFAULT_POLICY}
-        elif name in FORMER:
-            yield FORMER[name].named(name), {name: value}, current({name: value}, FORMER, "", logging.DEBUG)
+        elif name in former:
+            yield former[name].named(name), {name: value}, current({name: value}, former, "", logging.DEBUG)
 
 
 def _toml(setting: Mapping[str, Any]) -> str:

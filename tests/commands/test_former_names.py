@@ -68,6 +68,7 @@ def test_doctor_names_each_former_setting_with_its_change(file: Path) -> None:
             ["remove slot_save_path from", 'change model = "a" to predictor = "a" in'],
         ),
         ('[serve]\npolicy = """rr"""\n', ['change policy = "rr" to policy = "boost" in']),
+        ("[top]\nhidden = 'tok'\n", ["remove hidden from"]),
         ('[serve]\nrepeats = 3\nstart = """\nrepeats = 3\n"""\n', ["remove repeats from"]),
     ],
 )

@@ -407,6 +407,14 @@ def test_an_unreadable_configuration_is_a_finding(tmp_path: Path) -> None:
     assert "→" in human.output
 
 
+def test_a_wrong_key_of_the_dashboard_is_a_finding(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[top]\nthem = 'day'\n")
+    code, found = examine("--config", str(file), "--backend", f"http://127.0.0.1:{free_port()}")
+    assert code == ExitCode.FAILURE
+    assert "unknown key 'them' in [top]; did you mean theme?" in found["configuration"]["text"]
+
+
 @pytest.mark.parametrize(("step", "level"), [("done", "ok"), ("server", "broken")])
 def test_a_takeover_is_shown_and_an_interrupted_one_can_be_undone(step: str, level: str) -> None:
     write(Takeover("ollama", "127.0.0.1:11434", 11435, (), service=False), step)

@@ -17,13 +17,13 @@ from clairvoyant_cli.backends.client import Client
 from clairvoyant_cli.backends.discovery import locate_server
 from clairvoyant_cli.backends.prober import Prober
 from clairvoyant_cli.calibrate.run import Outcome, calibrate
-from clairvoyant_cli.calibrate.session import PLANS, STANDARD, Session, Step, Tell
+from clairvoyant_cli.calibrate.session import FULL, QUICK, STANDARD, Session, Step, Tell
 from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.options import backend_key_file_option, backend_option, db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
 from clairvoyant_cli.commands.profiles import print_profile
 from clairvoyant_cli.commands.setup import opened_database
-from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.errors import ClairvoyantError, InputError
 from clairvoyant_cli.protocols.model_settings import changed_parts
 from clairvoyant_cli.proxy.access.keys import read_backend_key
 from clairvoyant_cli.system import cancel_when_ended
@@ -36,17 +36,10 @@ from profiles.store import fitting, save
 @click.command()
 @backend_option
 @click.option("--model", metavar="NAME", help="Model to measure. Unset: the one that is loaded.")
-@click.option(
-    "--quick",
-    "plan",
-    flag_value="quick",
-    default=STANDARD.name,
-    help="A minute and a half, and less precise.",
-)
+@click.option("--quick", is_flag=True, help="A minute and a half, and less precise.")
 @click.option(
     "--full",
-    "plan",
-    flag_value="full",
+    is_flag=True,
     help="No time limit: a hundred short questions in the queue, longer prompts, a fresh load.",
 )
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
@@ -56,7 +49,8 @@ from profiles.store import fitting, save
 def command(
     backend: str | None,
     model: str | None,
-    plan: str | None,
+    quick: bool,
+    full: bool,
     name: str | None,
     backend_key_file: Path | None,
     db_file: Path | None,
@@ -71,6 +65,9 @@ def command(
     so its mu_short has a wider confidence interval. Do not use the server for anything else meanwhile.
     """
     check_backend(backend)
+    if quick and full:
+        raise InputError("--quick and --full exclude each other; give one of them")
+    plan = QUICK if quick else FULL if full else STANDARD
     with opened_database(db_file, write=True):
         pass  # fail now if the result cannot be kept
     key = read_backend_key(backend_key_file)
@@ -81,7 +78,7 @@ def command(
             async with Prober(key) as prober:
                 found, _ = await locate_server(backend, prober)
             async with Client(found, key=key) as client:
-                session = Session(client, PLANS[plan or STANDARD.name], tell, say=say)
+                session = Session(client, plan, tell, say=say)
                 return await calibrate(session, model, this_host(), __version__)
 
         outcome = asyncio.run(measure())

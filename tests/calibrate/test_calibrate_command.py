@@ -114,6 +114,7 @@ def test_interrupt_is_reported_in_one_line(backend: str, tmp_path: Path) -> None
     [
         (("--backend", "http://127.0.0.1:9"), "does not answer", 3),
         (("--backend", "nonsense"), "no backend 'nonsense'", 2),
+        (("--quick", "--full"), "--quick and --full exclude each other", 2),
         (("--backend-key-file", "/nowhere"), "cannot read the backend key file", 2),
         (("--backend", "BACKEND", "--model", "gpt-9"), "it has replay:latest", 2),
         (("--backend", "BACKEND", "--db", "/dev/null/c.db"), "--db", 1),

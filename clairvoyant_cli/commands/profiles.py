@@ -10,7 +10,7 @@ from clairvoyant_cli.commands.console import PlainConsole
 from clairvoyant_cli.commands.number_format import figure, seconds
 from clairvoyant_cli.commands.options import db_option, json_option
 from clairvoyant_cli.commands.plain_output import say_json
-from clairvoyant_cli.commands.setup import database_path, opened_database
+from clairvoyant_cli.commands.setup import opened_database
 from clairvoyant_cli.commands.time_spans import date
 from profiles import store
 from profiles.records import Estimate, Profile
@@ -26,10 +26,8 @@ def command() -> None:
 @json_option("Print JSON.")
 def list_(db_file: Path | None, as_json: bool) -> None:
     """List the profiles, newest first."""
-    kept: list[Profile] = []
-    if database_path(db_file).exists():
-        with opened_database(db_file) as connection:
-            kept = store.every(connection)
+    with opened_database(db_file) as connection:
+        kept = store.every(connection)
     if as_json:
         say_json(kept, indent=2)
         return

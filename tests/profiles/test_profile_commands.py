@@ -185,9 +185,9 @@ def test_commands_report_a_damaged_file_in_one_line(tmp_path: Path, command: tup
     assert "damaged" in refused(*command, "--db", path)
 
 
-def test_profiles_list_without_a_database(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("profiles", "list"), ("profiles", "show", "x"), ("history",)])
+def test_a_database_that_does_not_exist_is_an_error(tmp_path: Path, command: tuple[str, ...]) -> None:
     missing = tmp_path / "c.db"
-    assert "clairvoyant calibrate" in run("profiles", "list", "--db", missing).stderr
-    assert "nothing is recorded yet" in refused("history", "--db", missing)
+    assert f"nothing is recorded yet in {missing}" in refused(*command, "--db", missing)
     assert not missing.exists()
     assert START > 0

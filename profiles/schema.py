@@ -122,8 +122,14 @@ def _to_15(connection: sqlite3.Connection) -> None:
 
 
 def _to_16(connection: sqlite3.Connection) -> None:
-    """Version 15 does not tell what went wrong with servers."""
+    """Version 15 does not tell what went wrong with servers; `profiles use` chose a profile in it."""
     connection.execute(INCIDENTS)
+    for (name,) in connection.execute("SELECT name FROM profiles WHERE chosen_at IS NOT NULL"):
+        log.warning(
+            "profile %s: `profiles use` was removed, the newest profile that fits is used; "
+            "to use this one, remove newer ones: clairvoyant profiles rm",
+            name,
+        )
 
 
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {14: _to_14, 15: _to_15, 16: _to_16}

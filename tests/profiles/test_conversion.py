@@ -100,6 +100,16 @@ def test_what_an_earlier_version_stored_is_there(
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
+def test_a_profile_that_was_chosen_is_named(old: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("UPDATE profiles SET chosen_at = 1.7e9")
+        connection.commit()
+    for _ in range(2):
+        open_database(old).close()
+    (said,) = (each for each in caplog.messages if "gemma@ollama" in each)
+    assert "`profiles use` was removed" in said
+
+
 @pytest.mark.posix
 def test_one_of_several_processes_converts(old: Path) -> None:
     four_at_once(lambda: open_database(old).close())

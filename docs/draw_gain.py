@@ -15,11 +15,13 @@ from pathlib import Path
 from clairvoyant_cli.commands.demo import raced
 from clairvoyant_cli.demo.race import draw
 from clairvoyant_lab.svg import Curve, Plot, Point, svg
+from predictor.record import LengthClass
 
 DOCS = Path(__file__).resolve().parent
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.74, 0.8, 0.9)
 SIMULATE = "simulate --workload lognormal --predictor error:0.9 --tau 120 --policy fcfs --policy boost --json"
 LANES = (("fcfs", "in arrival order", "#9aa0a6"), ("sjf", "through Clairvoyant", "#0072b2"))
+ORDER = list(LengthClass)
 LEFT, TOP, ROW, WIDE = 190, 64, 30, 460
 
 
@@ -32,7 +34,7 @@ def before_after() -> str:
     """Return a bar for each question of the demo and each order: how long it took to its end."""
     lanes = asyncio.run(raced(250.0, draw(12, 0)))
     took = {lane.policy: {call.question.title: call for call in lane.calls} for lane in lanes}
-    titles = sorted(took["fcfs"], key=lambda title: (took["fcfs"][title].question.length_class == "long", took["fcfs"][title].sojourn_s))
+    titles = sorted(took["fcfs"], key=lambda title: (ORDER.index(took["fcfs"][title].question.length_class), took["fcfs"][title].sojourn_s))
     longest = max(call.sojourn_s for lane in took.values() for call in lane.values())
     high = TOP + ROW * len(titles) + 10
     parts = [

@@ -38,7 +38,10 @@ LANES = {"fcfs": "First come, first served", "sjf": "Shortest first"}
     "tokens_per_s",
 )
 @option_with_default(
-    "--requests", click.IntRange(2, MOST_QUESTIONS), 12, "Questions in the burst; half are short."
+    "--requests",
+    click.IntRange(2, MOST_QUESTIONS),
+    12,
+    "Questions in the burst: half are short, the others medium and long.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the questions and their order.")
 def command(tokens_per_s: float, requests: int, seed: int) -> None:

@@ -30,15 +30,19 @@ STYLES: dict[str, str] = {
     LengthClass.LONG: "magenta",
 }
 NOTE_WIDTH = 10
-FRAME_LINES = 8  # that are not rows: headline, borders, counts, and one for the cursor
+FRAME_LINES = 9  # that are not rows: headline, borders, counts, and one for the cursor
 
 
 def draw(count: int, seed: int) -> list[Question]:
-    """Return questions in random order, half of them short and half long (an odd one is short)."""
+    """Return questions in random order: half are short, the others medium and long (of two, one is long)."""
     rng = Random(seed)  # noqa: S311 - a demo, not a secret
-    pools = load_questions(TITLED)
-    longs = count // 2
-    burst = rng.sample(pools[LengthClass.SHORT], count - longs) + rng.sample(pools[LengthClass.LONG], longs)
+    medium, longer = count // 4, count // 2
+    counts = {
+        LengthClass.SHORT: count - longer,
+        LengthClass.MEDIUM: medium,
+        LengthClass.LONG: longer - medium,
+    }
+    burst = [each for kind, pool in load_questions(TITLED).items() for each in rng.sample(pool, counts[kind])]
     rng.shuffle(burst)
     return burst
 

@@ -221,8 +221,12 @@ async def test_the_simulated_server_answers_in_order_and_forgets_a_client_that_l
 
 def test_demo_questions_are_distinct_and_titles_fit_their_column() -> None:
     pools = load_questions(TITLED)
-    questions = [*pools[LengthClass.SHORT], *pools[LengthClass.LONG]]
-    assert len(pools[LengthClass.SHORT]) == len(pools[LengthClass.LONG]) == MOST_QUESTIONS // 2
+    questions = [question for pool in pools.values() for question in pool]
+    assert [len(pool) for pool in pools.values()] == [
+        MOST_QUESTIONS // 2,
+        MOST_QUESTIONS // 4,
+        MOST_QUESTIONS // 4,
+    ]
     assert len({q.prompt for q in questions}) == len({q.title for q in questions}) == len(questions)
     assert max(len(q.title) for q in questions) <= 22
 
@@ -233,7 +237,9 @@ def test_a_burst_is_mixed_and_repeatable(count: int, seed: int) -> None:
     assert burst == draw(count, seed)
     assert len(set(burst)) == count
     classes = Counter(q.length_class for q in burst)
-    assert classes[LengthClass.SHORT] - classes[LengthClass.LONG] in (0, 1)
+    medium, long = classes[LengthClass.MEDIUM], classes[LengthClass.LONG]
+    assert classes[LengthClass.SHORT] - medium - long in (0, 1)
+    assert long - medium in (0, 1)
 
 
 def test_failed_calls_are_not_counted() -> None:

@@ -12,7 +12,7 @@ from clairvoyant_cli.commands.number_format import span as time_span
 from clairvoyant_cli.commands.time_spans import date
 from clairvoyant_cli.errors import printable
 from clairvoyant_cli.protocols.printable import plural
-from clairvoyant_cli.proxy.observing.last_day import begins_at, last_day
+from clairvoyant_cli.proxy.observing.tally import begins_at, last_day
 from clairvoyant_cli.state.last_day import DayStep, LastDay
 from profiles.history import incidents_since, served_since
 

@@ -23,12 +23,11 @@ from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.persistence import Persistence, StateSaver
 from clairvoyant_cli.proxy.listening_socket import max_connections
 from clairvoyant_cli.proxy.observing.gain import Gain
-from clairvoyant_cli.proxy.observing.last_day import begins_at, last_day
 from clairvoyant_cli.proxy.observing.metrics import Metrics
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
-from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateRecorder
+from clairvoyant_cli.proxy.observing.tally import Tally
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
@@ -128,9 +127,9 @@ class Daemon:
         self.service_level = level
 
         # What is observed.
-        self.metrics, self.gain, self.slot_time = Metrics(journal.refused), Gain(wall), SlotTime(wall)
-        # Who hears of each wait in order of arrival that becomes known.
-        self.compared = Callbacks(self.gain.compared, self.slot_time.compared)
+        self.metrics, self.tally = Metrics(journal.refused), Tally(wall)
+        self.gain = Gain(self.tally)
+        self.compared = Callbacks(self.gain.compared)  # with each wait in order of arrival, once it is known
         stats = self.stats = RequestStats(journal, self.compared)
         scheduler.arrival_order = stats.arrival_order
         self.views = RequestViews(pool, journal)
@@ -147,7 +146,7 @@ class Daemon:
             listen=joined(*own[0]),
             started_s=clock(),
             gain=self.gain,
-            slot_time=self.slot_time,
+            tally=self.tally,
             show_prompts=config.show_prompts,
             service_level=level,
         )
@@ -233,7 +232,7 @@ class Daemon:
             self.times.ended,
             self.learn_queue.ended,
             self.resubmissions.ended,
-            self.slot_time.ended,
+            self.tally.ended,
             *([] if level is None else [level.ended]),
         )
         self.changed = Callbacks(
@@ -301,13 +300,13 @@ class Daemon:
     def snapshot(self) -> Snapshot:
         return self.snapshots.snapshot()
 
-    async def last_day(self) -> LastDay | None:
+    def last_day(self) -> LastDay | None:
         """Return what happened in the last 24 hours; None if nothing is recorded."""
-        saver, now = self.state_saver, self.journal.wall()
-        if saver is None:
+        if self.state_saver is None:
             return None
-        saver.incidents.look(now)
-        return await asyncio.to_thread(lambda: last_day(*saver.since(begins_at(now)), now))
+        incidents = self.state_saver.incidents
+        incidents.look(self.journal.wall())
+        return self.tally.last_day(incidents.known.values())
 
     def remember(self, persistence: Persistence | None) -> None:
         """Load profiles and learned state, and record what follows. At any time, once."""
@@ -323,7 +322,6 @@ class Daemon:
             predictor=self.predictor,
             learn_queue=self.learn_queue,
             gain=self.gain,
-            slot_time=self.slot_time,
             freeze=self.config.freeze,
             took_over=self.preemption.report,
         )

@@ -197,7 +197,7 @@ class ControlApi:
         metrics: Metrics,
         history: StateHistory,
         predicted: Callable[[str, bytes], Awaitable[dict[str, Any] | None]],
-        last_day: Callable[[], Awaitable[LastDay | None]],
+        last_day: Callable[[], LastDay | None],
         body_limit_bytes: int,
     ) -> None:
         """`body_limit_bytes` is the longest body of a request that may be predicted."""
@@ -287,7 +287,7 @@ class ControlApi:
         return Answer(self._history.page_before(before), content_type=b"application/x-ndjson")
 
     async def _last_day_page(self, _: Asked) -> Answer:
-        found = await self._last_day()
+        found = self._last_day()
         if found is None:
             return as_json({"error": "this daemon records no history"}, 409)
         return Answer(encode(found), content_type=JSON)

@@ -321,9 +321,7 @@ async def watched(
     settings = {"policy": policy, "outage_grace": GRACE_S, "tau": TAU_S, "persistence": persistence}
     async with scenery(engines, **settings) as (daemon, backends, _):
         if began_at:
-            daemon.journal.wall = daemon.gain.clock = daemon.slot_time.clock = lambda: (
-                began_at + asyncio.get_running_loop().time()
-            )
+            daemon.journal.wall = daemon.tally.clock = lambda: began_at + asyncio.get_running_loop().time()
         await asyncio.sleep(1.0)  # at 0, a time is false
         for server in daemon.pool:
             server.speeds.decode_tokens_per_s = SPEED.decode_tokens_per_s

@@ -9,10 +9,10 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.virtual_time import run_virtually
 
-from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
+from clairvoyant_cli.proxy.observing.gain import Gain, midnight_before
+from clairvoyant_cli.proxy.observing.tally import Tally
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import Snapshot
-from predictor.record import LengthClass
 from tests.fakes.ended import ended
 from tests.fakes.raw_http import post
 from tests.fakes.replay_backend import Engine, Replay, Speed, tabled
@@ -101,29 +101,31 @@ def test_a_day_on_which_the_clocks_change_is_shorter_or_longer(
 
 def test_yesterday_is_there_after_midnight_and_the_last_hour_goes_on() -> None:
     now = [midnight_before(time.time()) + HOUR_S]
-    gain = Gain(lambda: now[0])
+    gain = Gain(Tally(lambda: now[0]))
     now[0] -= 1.5 * HOUR_S  # half an hour before midnight
-    gain.enter(LengthClass.SHORT, Waits(now[0], 1.0, 2.0))
+    gain.compared(pair(now[0], 2.0))
     assert gain.state().answers_today == 1
     now[0] += 0.75 * HOUR_S
-    gain.expire()
-    gain.enter(LengthClass.SHORT, Waits(now[0], 1.0, -1.0))
-    gain.enter(LengthClass.SHORT, Waits(now[0] - 0.5 * HOUR_S, 1.0, 4.0))  # of before a restart
+    gain.compared(pair(now[0], -1.0))
+    gain.compared(pair(now[0] - 0.5 * HOUR_S, 4.0))  # of before a restart
     state = gain.state()
     assert (state.answers_today, state.saved_today_s) == (1, -1.0)
     assert (state.answers_yesterday, state.saved_yesterday_s) == (2, 6.0)
     assert gain.by_class[0][0].wait.n == 3
     now[0] += 48 * HOUR_S
-    gain.expire()
     assert gain.state().answers_yesterday == 0
+
+
+def pair(at: float, saved_s: float) -> Compared:
+    return Compared(ended(finished_at=at, waited_s=1.0), saved_s, 1.0 + saved_s)
 
 
 def test_answers_that_are_not_compared_yet_count_as_estimated() -> None:
     """They are in the state as long as they are estimated, and in no sum that stays."""
     at = midnight_before(time.time()) + HOUR_S
-    gain = Gain(lambda: at)
+    gain = Gain(Tally(lambda: at))
     for _ in range(10):
-        gain.enter(LengthClass.SHORT, Waits(at, 1.0, 2.0))
+        gain.compared(pair(at, 2.0))
     left = ended(waited_s=3.0)
     state = gain.state(1, lambda: [Compared(left, -1.0, 2.0, estimated=True)])
     assert (state.answers_today, state.estimated_today) == (11, 1)

@@ -35,20 +35,7 @@ def test_statistics_count_times_of_whole_answers_and_slots_of_all_that_had_one()
     assert next((each.wait.n, each.wait.p50, each.sojourn.p50) for each in stats.stats()) == (1, 2.0, 7.0)
     assert stats.tokens["ann"] == 100
     assert stats.levels((), ())[2].wait.n == 1
-    assert stats.utilisation(1, 10.0) == 0.5
     assert [row.outcome for row in stats.recent] == ["completed", "client_cancelled"]
-
-
-def test_the_load_is_of_all_that_ended_in_five_minutes() -> None:
-    now = 0.0
-    stats = RequestStats(Journal(lambda: now, lambda: now), lambda pair: None, 10.0)
-    for number in range(4000):  # each for 0.08 s of 0.1 s
-        now = 1000.0 + 0.1 * number
-        use = msgspec.structs.replace(USE, granted_s=now - 0.09, ended_s=now - 0.01)
-        stats.ended(ended(uses=(use,), last=use))
-    assert stats.utilisation(1, 300.0) == pytest.approx(0.8, rel=0.01)
-    assert stats.utilisation(2, 60.0, [now - 30.0]) == pytest.approx((0.8 + 0.5) / 2, rel=0.02)
-    assert len(stats.busy_s) <= 601
 
 
 def test_the_published_row_has_the_parts_of_an_answer_that_was_cut() -> None:

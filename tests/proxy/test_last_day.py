@@ -17,7 +17,8 @@ from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.access.clients import ClientRules
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.observing.gain import midnight_before
-from clairvoyant_cli.proxy.observing.last_day import Incidents, last_day
+from clairvoyant_cli.proxy.observing.incidents import Incidents
+from clairvoyant_cli.proxy.observing.tally import last_day
 from clairvoyant_cli.proxy.queue.ended import Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.serving_rules import Answered
@@ -147,7 +148,7 @@ async def test_a_night_over_midnight_an_outage_and_a_restart_is_as_the_log_says(
     with night.daemon(daemon.now[0] + 20.0) as daemon:
         after = daemon.snapshot()
         await night.work(daemon, MIDNIGHT + 2 * HOUR_S)
-        found = await daemon.last_day()
+        found = daemon.last_day()
         gain = daemon.snapshot().gain
     assert found is not None
     assert failed_until < down_until
@@ -292,7 +293,7 @@ async def test_a_daemon_that_was_killed_is_an_incident_with_the_requests_that_it
             begun = Begun(f"abc-{number}", MIDNIGHT + number, "ann", "p", "m", "/api/chat")
             note(connection, "1 5.0", salt(connection), begun)
     with Night(path).daemon(MIDNIGHT + 60.0) as daemon:
-        found = await daemon.last_day()
+        found = daemon.last_day()
     assert found is not None
     (outage,) = found.outages
     assert (outage.server, outage.began_at, outage.ended_at) == (

@@ -23,10 +23,10 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
 from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
-from clairvoyant_cli.proxy.observing.last_day import Incidents, begins_at
+from clairvoyant_cli.proxy.observing.incidents import Incidents
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import history_row, recorded_request
-from clairvoyant_cli.proxy.observing.slot_time import SlotTime
+from clairvoyant_cli.proxy.observing.tally import begins_at
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import Operation
@@ -111,7 +111,6 @@ class StateSaver:
     predictor: Predictor
     learn_queue: LearnQueue
     gain: Gain
-    slot_time: SlotTime
     freeze: bool
     took_over: Callable[[], None]
     incidents: Incidents = field(init=False)
@@ -159,18 +158,14 @@ class StateSaver:
             self.journal.event(logging.WARNING, f"the predictor's learned state is lost: {error}")
 
     def _look_back(self) -> None:
-        """Fill in the gain of today and yesterday, who had the slots, the latest requests and incidents."""
-        now, lost_at = self.gain.clock(), 0.0
+        """Fill in the sums of two days, the pairs of the last hour, recent requests, and incidents."""
+        now, lost_at, tally = self.journal.wall(), 0.0, self.gain.tally
         for row in self.persistence.served_since(midnight_before(midnight_before(now) - 1.0)):
             if row.outcome == "lost":
                 lost_at = row.finished_at
-            self.slot_time.used(row.program, row.finished_at - row.sojourn_s + row.waited_s, row.finished_at)
-            if isinstance(row.saved_s, float) and isinstance(row.spared_tokens, float):
-                self.slot_time.saved(row.program, row.finished_at, row.saved_s)
-                length_class = LengthClass(row.length_class)
-                self.stats.times[length_class].append((row.waited_s, row.sojourn_s))
-                waits = Waits(row.finished_at, row.waited_s, row.saved_s)
-                self.gain.enter(length_class, waits, row.spared_tokens)
+            if tally.take_up(row):
+                self.stats.times[LengthClass(row.length_class)].append((row.waited_s, row.sojourn_s))
+                self.gain.enter(row.length_class, Waits(row.finished_at, row.waited_s, row.saved_s or 0.0))
         recent = self.stats.recent
         room = (recent.maxlen or 0) - len(recent)
         earlier = self.persistence.newest(begins_at(now), room, self.known_clients())
@@ -178,11 +173,6 @@ class StateSaver:
         self.incidents.take_up(self.persistence.incidents_since(begins_at(now)))
         if self.persistence.lost and lost_at:
             self.incidents.killed(lost_at, now, len(self.persistence.lost))
-
-    def since(self, at: float) -> tuple[list[ServedRequest], list[Incident]]:
-        """Return what has ended and what has gone wrong since a time, epoch seconds. Waits for the disk."""
-        self.persistence.flush()
-        return self.persistence.served_since(at), self.persistence.incidents_since(at)
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""
@@ -216,9 +206,10 @@ class StateSaver:
         if self.persistence.profiles_changed():
             await self.take_over()
         self.follow()
-        self.incidents.look(self.gain.clock())
         if self._saved_ago_s >= SAVE_EVERY_S:
             self.save()
+        else:
+            self.incidents.look(self.journal.wall())
 
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
@@ -244,7 +235,7 @@ class StateSaver:
     def save(self) -> None:
         self._saved_ago_s = 0.0
         self.stats.compare()
-        self.incidents.look(self.gain.clock())
+        self.incidents.look(self.journal.wall())
         if self.replaced:
             return
         if (stored := msgspec.json.encode(self.lifecycle.pool.stored)) != self._stored:

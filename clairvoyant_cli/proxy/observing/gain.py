@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from clairvoyant_cli.proxy.observing.request_stats import percentiles
+from clairvoyant_cli.proxy.observing.tally import Tally
 from clairvoyant_cli.proxy.queue.ended import Ended
 from clairvoyant_cli.scheduler.arrival_order import Compared
 from clairvoyant_cli.state.snapshot import ClassStats, GainState, Percentiles
@@ -40,92 +41,63 @@ def midnight_before(now: float) -> float:
 
 
 @dataclass(slots=True)
-class Day:
-    """The sums of a day."""
-
-    answers: int = 0
-    estimated: int = 0
-    saved_s: float = 0.0
-    waited_s: float = 0.0
-    spared_tokens: float = 0.0
-
-
-@dataclass(slots=True)
 class Gain:
-    """The pairs of the last hour, and the sums of today and yesterday. `clock` is the wall clock. `by_class`
-    are the waits of the pairs of the state that was returned last: ours, and in order of arrival. Those that
-    are estimated are in the state as long as they are estimated, and nowhere else.
+    """The pairs of the last hour, beside the sums of today and yesterday in the tally. `by_class` has the
+    waits of the pairs of the state that was returned last: ours, and in order of arrival. Those that are
+    estimated are in the state as long as they are estimated, and nowhere else.
     """
 
-    clock: Callable[[], float] = time.time
+    tally: Tally
     by_class: tuple[tuple[ClassStats, ...], tuple[ClassStats, ...]] = ((), ())
     _by_class: Mapping[LengthClass, deque[Waits]] = field(
         default_factory=lambda: {each: deque(maxlen=MAX_PAIRS) for each in LengthClass}
     )
-    _today: Day = field(default_factory=Day)
-    _yesterday: Day = field(default_factory=Day)
-    _began: float = 0.0  # today
     _behind: int = 0
     _state: tuple[float, GainState] = (float("-inf"), GainState())
 
     def compared(self, pair: Compared) -> None:
         """Add the pair of an ended request."""
-        self.enter(*self._waits_of(pair), pair.spared_tokens, estimated=pair.estimated)
-
-    def _waits_of(self, pair: Compared) -> tuple[LengthClass, Waits]:
         of: Ended = pair.subject
-        return LengthClass(of.length_class), Waits(of.finished_at, of.waited_s, pair.saved_s)
+        self.tally.compared(of, pair.saved_s, pair.spared_tokens)
+        self.enter(of.length_class, Waits(of.finished_at, of.waited_s, pair.saved_s))
 
-    def enter(
-        self, kind: LengthClass, waits: Waits, spared_tokens: float = 0.0, *, estimated: bool = False
-    ) -> None:
-        """Add a pair of a request that ended today or yesterday."""
-        self.expire()
-        self._by_class[kind].append(waits)
-        day = self._today if waits.at >= self._began else self._yesterday
-        day.answers += 1
-        day.estimated += estimated
-        day.saved_s += waits.saved_s
-        day.waited_s += waits.waited_s
-        day.spared_tokens += spared_tokens
+    def enter(self, length_class: str, waits: Waits) -> None:
+        """Add the waits of a pair whose gain the tally has."""
+        self._by_class[LengthClass(length_class)].append(waits)
         self._state = (float("-inf"), self._state[1])
 
     def state(self, behind: int = 0, estimates: Callable[[], Iterable[Compared]] = tuple) -> GainState:
         """Return the comparison, at most a second old. `estimates` returns the pairs of the `behind` answers
         whose waits in order of arrival are not known yet.
         """
-        now = self.clock()
+        now = self.tally.clock()
         if not 0.0 <= now - self._state[0] < STATE_EVERY_S or behind != self._behind:
             self._behind = behind
-            self._state = (now, self._compared(now, [self._waits_of(pair) for pair in estimates()]))
+            self._state = now, self._compared(now, [*estimates()])
         return self._state[1]
 
-    def _compared(self, now: float, estimated: list[tuple[LengthClass, Waits]]) -> GainState:
+    def _compared(self, now: float, estimated: list[Compared]) -> GainState:
         of = {
             kind: [waits for waits in pairs if now - WINDOW_S <= waits.at <= now]
             for kind, pairs in self._by_class.items()
         }
-        for kind, waits in estimated:
-            of[kind].append(waits)
+        for pair in estimated:
+            ended: Ended = pair.subject
+            of[LengthClass(ended.length_class)].append(Waits(now, ended.waited_s, pair.saved_s))
         self.by_class = _waits(of, attrgetter("waited_s")), _waits(of, attrgetter("in_order_s"))
+        midnight = midnight_before(now)
+        today = self.tally.between(midnight, now)
+        yesterday = self.tally.between(midnight_before(midnight - 1.0), midnight - 1.0)
         return GainState(
             short_s=self.by_class[0][0].wait.p50,
-            saved_today_s=self._today.saved_s + sum(waits.saved_s for _, waits in estimated),
-            answers_today=self._today.answers + len(estimated),
-            estimated_today=self._today.estimated + len(estimated),
-            spared_tokens_today=self._today.spared_tokens,
-            waited_today_s=self._today.waited_s + sum(waits.waited_s for _, waits in estimated),
-            saved_yesterday_s=self._yesterday.saved_s,
-            answers_yesterday=self._yesterday.answers,
+            saved_today_s=today.saved_s + sum(pair.saved_s for pair in estimated),
+            answers_today=round(today.compared) + len(estimated),
+            estimated_today=len(estimated),
+            spared_tokens_today=today.spared_tokens,
+            waited_today_s=today.compared_waited_s + sum(pair.subject.waited_s for pair in estimated),
+            saved_yesterday_s=yesterday.saved_s,
+            answers_yesterday=round(yesterday.compared),
         )
-
-    def expire(self) -> None:
-        """Begin another day at midnight. Call it every few seconds."""
-        began = midnight_before(self.clock())
-        if began != self._began:
-            is_next = midnight_before(began - 1.0) == self._began
-            self._yesterday, self._today = self._today if is_next else Day(), Day()
-            self._began, self._state = began, (float("-inf"), GainState())
 
 
 def _waits(of: Mapping[LengthClass, list[Waits]], which: Callable[[Waits], float]) -> tuple[ClassStats, ...]:

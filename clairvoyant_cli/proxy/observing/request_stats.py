@@ -10,7 +10,6 @@ from clairvoyant_cli.protocols import printable as plain
 from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_views import finished_request
-from clairvoyant_cli.proxy.observing.slot_time import divided
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
@@ -25,7 +24,6 @@ log = logging.getLogger("clairvoyant")
 WINDOW, LEVEL_WINDOW = 1000, 500
 URGENCY_TARGET_S = 10.0  # a request of level 0 should not wait for longer
 STATS_EVERY_S = 1.0
-BUSY_S = 300  # slot time is kept for this long, by the second
 
 
 @dataclass(slots=True)
@@ -43,7 +41,6 @@ class RequestStats:
         default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
     )
     arrival_order: ArrivalOrder = field(default_factory=ArrivalOrder)
-    busy_s: dict[int, float] = field(default_factory=dict)  # slot time in each second, once its use has ended
     tokens: ClientCounts = field(default_factory=ClientCounts)
     _waits_s: list[deque[float]] = field(  # by urgency level
         default_factory=lambda: [deque(maxlen=LEVEL_WINDOW) for _ in range(LEVELS)]
@@ -63,13 +60,6 @@ class RequestStats:
             self.tokens.add(of.principal, of.generated)
         if of.last is not NOWHERE:
             self._waits_s[of.level].append(of.waited_s)
-            for each in of.uses:
-                if each.worked:
-                    for second, used_s in divided(each.granted_s, each.ended_s, 1.0, BUSY_S):
-                        self.busy_s[second] = self.busy_s.get(second, 0.0) + used_s
-            if len(self.busy_s) > 2 * BUSY_S:
-                since = int(of.ended_s) - BUSY_S
-                self.busy_s = {second: s for second, s in self.busy_s.items() if second >= since}
         if of.counts:
             self.times[LengthClass(of.length_class)].append((of.waited_s, of.sojourn_s))
         self.recent.append(finished_request(of))
@@ -125,16 +115,6 @@ class RequestStats:
         """Return the mean sojourn time of recent Short answers (Clairvoyant, section 3.4)."""
         times = self.times[LengthClass.SHORT]
         return sum(sojourn_s for _, sojourn_s in times) / len(times) if times else None
-
-    def utilisation(self, slots: int, over_s: float, running: Iterable[float] = ()) -> float:
-        """Return rho over the last `over_s` seconds, `BUSY_S` at most; `running` is when the busy slots were
-        granted.
-        """
-        now = self.journal.clock()
-        since = now - over_s
-        work_s = sum(used_s for second, used_s in self.busy_s.items() if second >= int(since))
-        work_s += sum(now - max(start, since) for start in running)
-        return min(1.0, work_s / (over_s * max(1, slots)))
 
 
 def _has_started(job: Job) -> bool:

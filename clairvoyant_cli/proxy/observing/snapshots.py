@@ -18,8 +18,8 @@ from clairvoyant_cli.proxy.observing.gain import Gain
 from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, Backlog, WaitingRows, clearing, to_come
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import RequestViews
-from clairvoyant_cli.proxy.observing.slot_time import SlotTime
 from clairvoyant_cli.proxy.observing.status_sentence import verdict
+from clairvoyant_cli.proxy.observing.tally import Tally
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
@@ -64,7 +64,6 @@ SESSIONS_SHOWN = 32
 RESTED_S = 300.0
 """A session that has rested for longer is not shown."""
 
-UTILISATION_S = 300.0
 EXPLAINED = 8
 ANSWERS_SHOWN = 16
 """Running answers whose end is sent, where it may be shown: 2 KB each, several times a second."""
@@ -93,7 +92,7 @@ class SnapshotBuilder:
     listen: str
     started_s: float
     gain: Gain
-    slot_time: SlotTime
+    tally: Tally
     show_prompts: bool = False
     service_level: ServiceLevel | None = None
     ranges: ForecastRanges = field(default_factory=ForecastRanges)
@@ -117,9 +116,10 @@ class SnapshotBuilder:
         waiting = WaitingRows(operation, self.pool, self.views, clock(), self.ranges)
         yield None
         now = clock()
-        utilisation_s = min(UTILISATION_S, max(1.0, now - self.started_s))
         live = operation.dispatcher.live.values()
-        granted_s = [exchange.attempt.granted_s for exchange in live if exchange.attempt is not None]
+        at = stats.journal.at
+        granted_at = [at(exchange.attempt.granted_s) for exchange in live if exchange.attempt is not None]
+        utilisation, utilisation_s = self.tally.utilisation(self.pool.slots, granted_at)
         gain = self.gain.state(stats.arrival_order.behind, lambda: stats.arrival_order.estimates(now))
         paired, in_order = self.gain.by_class
         jobs = waiting.standings.jobs
@@ -143,10 +143,10 @@ class SnapshotBuilder:
             stats_fcfs=in_order,
             stats_paired=paired,
             clients=self._clients(),
-            programs=self.slot_time.state(live, self.pool.slots, stats.journal.at),
+            programs=self.tally.programs(live, self.pool.slots, stats.journal.at),
             counters=Counters(**stats.journal.counts),
             queue_capacity=scheduler.capacity,
-            utilisation=stats.utilisation(self.pool.slots, utilisation_s, granted_s),
+            utilisation=utilisation,
             utilisation_s=utilisation_s,
             log=tuple(LogEvent(*each) for each in stats.journal.events),
             service_level=self._service_level(),
@@ -181,7 +181,6 @@ class SnapshotBuilder:
     def expire(self) -> None:
         """Follow what changes by the time alone; a state changes nothing."""
         self.backlog.look()
-        self.gain.expire()
 
     def _in_order(self, now: float) -> Iterator[ArrivalTurn]:
         name, at = self.pool.name_of, self.stats.journal.at

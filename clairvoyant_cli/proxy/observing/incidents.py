@@ -1,15 +1,13 @@
-"""Sums up the last 24 hours from the history, and follows what goes wrong with servers."""
+"""Follows what goes wrong with servers, and with the queue."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from clairvoyant_cli.proxy.observing.slot_time import divided
+from clairvoyant_cli.proxy.observing.tally import begins_at
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome
 from clairvoyant_cli.proxy.servers.pool import ServerPool
-from clairvoyant_cli.state.last_day import STEP_S, STEPS, DayStep, LastDay, Outage
-from profiles.records import Incident, ServedRequest
+from profiles.records import Incident
 
-UNTROUBLED = ("completed", "client_cancelled", "operator_cancelled")
 APART_S = 300.0
 """What goes wrong with a server sooner than this after the last time belongs to the same incident."""
 
@@ -17,40 +15,6 @@ RECOVERED_S = 30.0
 """A server that has answered, and failed nothing for this long before, has recovered."""
 
 KILLED = "the daemon was killed, or the machine lost power"
-
-
-def begins_at(now: float) -> float:
-    """Return when the first step of the last day begins."""
-    return (now // STEP_S - STEPS + 1) * STEP_S
-
-
-def last_day(served: Iterable[ServedRequest], incidents: Iterable[Incident], now: float) -> LastDay:
-    """Return the steps until `now`, epoch seconds, from the requests that ended in them."""
-    first = round(begins_at(now) / STEP_S)
-    ended, failed, saved_s, busy_s, waited_s = ([0.0] * STEPS for _ in range(5))
-    for row in served:
-        step = int(row.finished_at // STEP_S) - first
-        if not 0 <= step < STEPS:
-            continue
-        ended[step] += 1
-        failed[step] += row.outcome not in UNTROUBLED
-        saved_s[step] += row.saved_s or 0.0
-        arrived_at = row.finished_at - row.sojourn_s
-        began_at = arrived_at + row.waited_s
-        for sums, since, until in ((waited_s, arrived_at, began_at), (busy_s, began_at, row.finished_at)):
-            for number, passed_s in divided(since, until, STEP_S, STEPS):
-                if number >= first:
-                    sums[number - first] += passed_s
-    at = [(first + step) * STEP_S for step in range(STEPS)]
-    lasts_s = [min(max(now - each, 1.0), STEP_S) for each in at]
-    return LastDay(
-        now,
-        tuple(
-            DayStep(at[n], int(ended[n]), int(failed[n]), busy_s[n] / s, waited_s[n] / s, saved_s[n])
-            for n, s in enumerate(lasts_s)
-        ),
-        tuple(Outage(*each) for each in incidents),
-    )
 
 
 @dataclass(slots=True)
@@ -61,13 +25,17 @@ class Incidents:
 
     pool: ServerPool
     note: Callable[[Incident], None]
+    known: dict[tuple[str, float], Incident] = field(
+        default_factory=dict
+    )  # of 24 hours, by server and beginning
     _last: dict[str, Incident] = field(default_factory=dict)  # of each server
-    _changed: dict[tuple[str, float], Incident] = field(default_factory=dict)  # by server and beginning
+    _changed: set[tuple[str, float]] = field(default_factory=set)
     _over: set[str] = field(default_factory=set)  # servers that have answered since
 
     def take_up(self, incidents: Iterable[Incident]) -> None:
         """Go on with what was stored, in order."""
-        self._last |= {each.server: each for each in incidents}
+        for each in incidents:
+            self._last[each.server] = self.known[each.server, each.began_at] = each
 
     def ended(self, of: Ended) -> None:
         """Count a request that did not end well, unless that was its own or its client's doing. An answer
@@ -92,13 +60,17 @@ class Incidents:
         for server in self.pool:
             if server.away:
                 self._trouble(server.name, now, server.status.detail, down=True)
-        for incident in self._changed.values():
-            self.note(incident)
+        for key, incident in self.known.items():
+            if key in self._changed:
+                self.note(incident)
         self._changed.clear()
+        since = begins_at(now)
+        self.known = {key: each for key, each in self.known.items() if each.ended_at >= since}
 
     def killed(self, at: float, now: float, lost: int) -> None:
         """Record that a daemon was killed at a time and its requests were lost, until this one started."""
-        self.note(Incident("clairvoyant", at, now, True, lost, KILLED))
+        self.known["clairvoyant", at] = Incident("clairvoyant", at, now, True, lost, KILLED)
+        self._changed.add(("clairvoyant", at))
 
     def _trouble(self, name: str, at: float, cause: str, *, down: bool = False, failed: int = 0) -> None:
         last = self._last.get(name)
@@ -109,5 +81,5 @@ class Incidents:
         cause = cause if failed and cause else last.cause or cause
         failed += last.failed
         last = last._replace(ended_at=at, down=last.down or down, failed=failed, cause=cause)
-        self._last[name] = last
-        self._changed[name, last.began_at] = last
+        self._last[name] = self.known[name, last.began_at] = last
+        self._changed.add((name, last.began_at))

@@ -42,12 +42,11 @@ class Compared:
     saved_s: float  # how much longer it would have waited, negative if less
     wait_s: float
     spared_tokens: float = 0.0  # of its prompt that would have been read again
-    estimated: bool = False  # a length before it was predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request's time in a slot in order of arrival, in real seconds."""
+    """A request's time in a slot in order of arrival."""
 
     id: str
     server_id: str
@@ -65,12 +64,12 @@ class _Run:
     job: Job
     arrived_s: float  # infinite until it joins
     server_id: str  # "" until it is known
-    compares: bool = True
+    compares: bool
     work_s: float = 0.0  # slot time so far, without what preemption had it read again
     granted_s: float | None = None  # while it has a slot
     waited_s: float = 0.0  # really
     over: bool = False
-    subject: Any = None  # what the pair is about
+    subject: Any = None  # what the pair is about, None if there is none
     answer: tuple[float, float] | None = None  # the real tokens of prompt and answer
     served: bool = True  # its prompt was read
     cached_tokens: float | None = None  # expected in the cache, really; None until it starts
@@ -82,6 +81,10 @@ class _Run:
         running_s = 0.0 if self.granted_s is None else now - self.granted_s
         took_s = max(self.work_s + running_s + self.spared_tokens * self.token_s, 0.0)
         return took_s if self.over else max(took_s, self.job.cost_s)
+
+    def pair(self, start_s: float) -> Compared:
+        wait_s = start_s - self.arrived_s
+        return Compared(self.subject, wait_s - self.waited_s, wait_s, self.spared_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -104,13 +107,13 @@ class _Server:
                 return start_s
         return inf
 
-    def take(self, start_s: float, took_s: float) -> int:
-        """Have a request take a slot; return its number."""
+    def take(self, run: _Run, name: str, start_s: float, took_s: float, *, known: bool) -> Turn:
+        """Have a request take a slot."""
         busy = self.ends[bisect_right(self.ends, (start_s, inf)) :]
         slot: int = min({*range(len(busy) + 1)}.difference(map(itemgetter(1), busy)))
         insort(self.ends, (start_s + took_s, slot))
         del self.ends[: -self.most]
-        return slot
+        return Turn(run.job.id, name, slot, start_s - run.arrived_s, start_s, start_s + took_s, known)
 
     def read(self, run: _Run, start_s: float) -> None:
         """Have the cache see a prompt, after the answers that ended before it."""
@@ -140,10 +143,10 @@ class ArrivalOrder:
         self._servers: dict[str, _Server] = {}
         self._runs: dict[str, _Run] = {}  # those that have not ended
         self._pending: list[_Run] = []  # those without a place, in order of arrival
-        self._past: deque[Turn] = deque(maxlen=MAX_TURNS)
+        self._past: deque[Turn] = deque(maxlen=MAX_TURNS)  # in the time of the clock
         self._stands_since_s = 0.0  # the clock; infinite while it runs
-        self._stood_s = 0.0
-        self._stands = [(-inf, 0.0)]  # the clock's time as it went on, and for how long it had stood by then
+        # The clock's time as it went on, and for how long it had stood by then.
+        self._stands = deque([(-inf, 0.0)], MAX_TURNS)
 
     @property
     def behind(self) -> int:
@@ -155,19 +158,22 @@ class ArrivalOrder:
         if paused or not any(slots.values()):
             self._stands_since_s = min(self._stands_since_s, now)
         elif self._stands_since_s < inf:
-            clock_s = self._clock(now)
-            self._stood_s, self._stands_since_s = now - clock_s, inf
-            self._stands.append((clock_s, self._stood_s))
+            clock_s, self._stands_since_s = self._clock(now), inf
+            self._stands.append((clock_s, now - clock_s))
         for name, number in slots.items():
             server = self._servers.setdefault(name, _Server())
             if not server.sizes or server.sizes[-1][1] != number:
                 server.sizes.append((self._clock(now), number))
                 server.most = max(server.most, number)
 
+    def _clock(self, real_s: float) -> float:
+        """Return the replay's time at a real time since it last stood."""
+        return min(real_s, self._stands_since_s) - self._stands[-1][1]
+
     def arrived(self, job: Job, *, at_grant: bool) -> None:
         """Add a job that joins the queue; `at_grant`: it joins the replay when it starts."""
-        run = _Run(job, inf if at_grant else self._clock(job.arrival_s), job.pinned, not at_grant)
-        self._runs[job.id] = run
+        arrived_s = inf if at_grant else self._clock(job.arrival_s)
+        run = self._runs[job.id] = _Run(job, arrived_s, job.pinned, not at_grant)
         if not at_grant:
             self._join(run)
 
@@ -194,7 +200,6 @@ class ArrivalOrder:
     def granted(self, job: Job, server: ServerSlots, now: float) -> None:
         """Record that a job starts on a server."""
         run, clock_s = self._runs[job.id], self._clock(now)
-        replayed = self._servers[server.id]
         if run.cached_tokens is not None and run.server_id != server.id:
             self.left(job.id)
             self.arrived(job, at_grant=True)
@@ -207,7 +212,7 @@ class ArrivalOrder:
         if run.cached_tokens is None:
             run.cached_tokens = job.expected.tokens
             run.token_s = 0.0 if server.speed is None else server.speed.seconds(1.0, 0.0)
-            real, cache = server.cache, replayed.cache
+            real, cache = server.cache, self._servers[server.id].cache
             cache.slots, cache.reuse, cache.room_tokens = real.slots, real.reuse, real.room_tokens
 
     def answered(self, job_id: str, prompt_tokens: float, tokens: float) -> None:
@@ -238,11 +243,12 @@ class ArrivalOrder:
 
     # -- the replay -------------------------------------------------------------------------------------
 
-    def settle(self, now: float) -> list[Compared]:
+    def settle(self) -> list[Compared]:
         """Return the pairs that have become known since the last call."""
         blocked, left, pairs = set[str](), list[_Run](), list[Compared]()
         for index, run in enumerate(self._pending):
-            able = self._able(run)
+            # Those that may have it: the one that it started on, once that is known.
+            able = {run.server_id} if run.server_id else {*(run.job.able or self._servers)}
             server = self._servers[run.server_id] if run.over and not able & blocked else None
             start_s = inf if server is None else server.start_s(run.arrived_s)
             if server is None or start_s == inf:
@@ -253,61 +259,40 @@ class ArrivalOrder:
                     break
                 continue
             server.read(run, start_s)
-            took_s = run.took_s(0.0)
-            slot = server.take(start_s, took_s)
-            self._past.append(self._turn(run, run.server_id, slot, start_s, start_s + took_s, known=True))
+            self._past.append(server.take(run, run.server_id, start_s, run.took_s(0.0), known=True))
             if run.subject is not None:
-                pairs.append(_pair(run, start_s))
+                pairs.append(run.pair(start_s))
         self._pending = left
-        if not self._runs and not self._pending:
-            del self._stands[:-1]
         return pairs
 
-    def _able(self, run: _Run) -> set[str]:
-        """Return the servers that may have it: the one that it started on, once that is known."""
-        return {run.server_id} if run.server_id else set(run.job.able or self._servers)
-
-    def _forecast(self, now: float) -> Iterator[tuple[_Run, str, int, float, float]]:
-        """Yield requests without a place, and the server, slot, start and end that they would have if lengths
-        that are not known were as predicted.
+    def _forecast(self, now: float) -> Iterator[tuple[_Run, Turn]]:
+        """Yield requests without a place, and the turn that they would have if lengths that are not known
+        were as predicted.
         """
         clock_s = self._clock(now)
         servers = {name: replace(server, ends=[*server.ends]) for name, server in self._servers.items()}
         for run in self._pending:
-            able = self._able(run) & servers.keys()
-            start_s, name = min(
-                ((servers[each].start_s(run.arrived_s), each) for each in able), default=(inf, "")
-            )
+            able = {run.server_id} if run.server_id else {*(run.job.able or servers)}
+            starts = ((servers[each].start_s(run.arrived_s), each) for each in able & servers.keys())
+            start_s, name = min(starts, default=(inf, ""))
             if start_s < inf:
-                took_s = run.took_s(clock_s)
-                yield run, name, servers[name].take(start_s, took_s), start_s, start_s + took_s
+                yield run, servers[name].take(run, name, start_s, run.took_s(clock_s), known=False)
 
     def estimates(self, now: float) -> list[Compared]:
         """Return the pairs of what was served and is not compared yet, by predicted lengths."""
         found = self._forecast(now) if self.behind else ()
-        return [
-            _pair(run, start_s, estimated=True) for run, _, _, start_s, _ in found if run.subject is not None
-        ]
+        return [run.pair(turn.begun_s) for run, turn in found if run.subject is not None]
 
     def turns(self, now: float) -> list[Turn]:
         """Return which request had which slot when, the latest of them, and the forecast for the others."""
-        return [*self._past, *(self._turn(*of, known=False) for of in islice(self._forecast(now), MAX_TURNS))]
-
-    def _turn(self, run: _Run, name: str, slot: int, start_s: float, ends_s: float, *, known: bool) -> Turn:
-        waited_s = start_s - run.arrived_s
-        begun_s, ended_s = self._real(start_s), self._real(ends_s, first=True)
-        return Turn(run.job.id, name, slot, waited_s, begun_s, ended_s, known)
-
-    def _clock(self, real_s: float) -> float:
-        """Return the replay's time at a real time since it last stood."""
-        return min(real_s, self._stands_since_s) - self._stood_s
-
-    def _real(self, clock_s: float, *, first: bool = False) -> float:
-        """Return the last real time at a time of the replay, or the first."""
-        bisect = bisect_left if first else bisect_right
-        return clock_s + self._stands[max(0, bisect(self._stands, clock_s, key=itemgetter(0)) - 1)][1]
-
-
-def _pair(run: _Run, start_s: float, *, estimated: bool = False) -> Compared:
-    wait_s = start_s - run.arrived_s
-    return Compared(run.subject, wait_s - run.waited_s, wait_s, run.spared_tokens, estimated)
+        turns = [*self._past, *(turn for _, turn in islice(self._forecast(now), MAX_TURNS))]
+        stands = [clock_s for clock_s, _ in self._stands]
+        # In real time: the last at the beginning, the first at the end.
+        return [
+            replace(
+                turn,
+                begun_s=turn.begun_s + self._stands[max(0, bisect_right(stands, turn.begun_s) - 1)][1],
+                ended_s=turn.ended_s + self._stands[max(0, bisect_left(stands, turn.ended_s) - 1)][1],
+            )
+            for turn in turns
+        ]

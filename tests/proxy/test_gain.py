@@ -112,6 +112,10 @@ def test_yesterday_is_there_after_midnight_and_the_last_hour_goes_on() -> None:
     assert (state.answers_today, state.saved_today_s) == (1, -1.0)
     assert (state.answers_yesterday, state.saved_yesterday_s) == (2, 6.0)
     assert gain.by_class[0][0].wait.n == 3
+    gain.compared(pair(now[0] - 0.25 * HOUR_S, 7.0))  # at midnight
+    now[0] += 2.0
+    state = gain.state()
+    assert (state.answers_today, state.answers_yesterday) == (2, 2)
     now[0] += 48 * HOUR_S
     assert gain.state().answers_yesterday == 0
 
@@ -127,7 +131,7 @@ def test_answers_that_are_not_compared_yet_count_as_estimated() -> None:
     for _ in range(10):
         gain.compared(pair(at, 2.0))
     left = ended(waited_s=3.0)
-    state = gain.state(1, lambda: [Compared(left, -1.0, 2.0, estimated=True)])
+    state = gain.state(1, lambda: [Compared(left, -1.0, 2.0)])
     assert (state.answers_today, state.estimated_today) == (11, 1)
     assert (state.saved_today_s, state.waited_today_s) == (19.0, 13.0)
     assert gain.by_class[0][0].wait.n == gain.by_class[1][0].wait.n == 11

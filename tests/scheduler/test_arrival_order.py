@@ -59,7 +59,7 @@ class Server:
         self._note()
 
     def _note(self) -> None:
-        for each in self.arrival_order.settle(self.now):
+        for each in self.arrival_order.settle():
             assert each.subject not in self.compared
             self.compared[each.subject] = each
 
@@ -169,7 +169,6 @@ def test_first_come_first_served_gains_nothing_whatever_happens(seed: int) -> No
     server = troubled(loaded(Server("fcfs", servers, seed), 60, sessions=seed % 3), 600.0).run()
     assert len(server.compared) > 20
     assert all(abs(each.saved_s) < 1e-6 for each in server.compared.values())
-    assert not any(each.estimated for each in server.compared.values())
     # A prompt that is read again after a preemption is fresher in the real cache.
     assert sum(each.spared_tokens != 0.0 for each in server.compared.values()) <= 1
     assert server.arrival_order.behind == 0
@@ -181,7 +180,6 @@ def test_the_waits_in_order_of_arrival_are_those_of_that_order(policy: str, slot
     ours = loaded(Server(policy, {"a": slots}), 300).run()
     in_order = loaded(Server("fcfs", {"a": slots}), 300).run()
     assert len(ours.compared) == 300
-    assert not any(each.estimated for each in ours.compared.values())
     for each in ours.compared.values():
         assert each.wait_s == pytest.approx(in_order.waited_s[each.subject], abs=1e-6)
         assert each.saved_s == pytest.approx(
@@ -242,7 +240,7 @@ def test_what_is_not_known_yet_is_estimated_from_predicted_lengths() -> None:
     seen = []
     server._look = lambda *_: seen.append(server.arrival_order.estimates(server.now))  # type: ignore[attr-defined]
     server.run()
-    assert seen == [[Compared("r2", 30.0, 33.0, estimated=True)]]  # behind 30 s as predicted; really 50
+    assert seen == [[Compared("r2", 30.0, 33.0)]]  # behind 30 s as predicted; really 50
     assert server.compared["r2"].wait_s == 53.0
 
 

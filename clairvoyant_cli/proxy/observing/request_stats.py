@@ -97,7 +97,7 @@ class RequestStats:
 
     def compare(self) -> None:
         """Compare the waits that have become known with those in order of arrival."""
-        for pair in self.arrival_order.settle(self.journal.clock()):
+        for pair in self.arrival_order.settle():
             self.compared(pair)
 
     def stats(self) -> tuple[ClassStats, ...]:

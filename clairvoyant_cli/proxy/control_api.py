@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -20,6 +20,7 @@ from clairvoyant_cli.protocols.printable import printable
 from clairvoyant_cli.proxy.access.keys import Access, bearer_of
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.metrics import Metrics
+from clairvoyant_cli.proxy.observing.queue_rows import MAX_ROWS, STREAMED_ROWS
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.servers.server_actions import SECRETS, InvalidError, RefusedError, ServerActions
@@ -205,8 +206,13 @@ class ControlApi:
         self._change: asyncio.Event | None = None  # if anybody waits for the next change
         self._snapshots, self._history, self._predicted = snapshots, history, predicted
         self._last_day = last_day
+
+        def encoded(rows: int) -> Iterator[bytes]:
+            return (encode(step) if step else b"" for step in snapshots.steps(rows))
+
+        self.streamed = Shared(lambda: encoded(STREAMED_ROWS))
         self.shared = {
-            "state": Shared(lambda: (encode(step) if step else b"" for step in snapshots.steps())),
+            "state": Shared(lambda: encoded(MAX_ROWS)),
             "metrics": Shared(lambda: metrics.render(snapshots.snapshot(0, explains=False))),
         }
         self._stopped = asyncio.Event()
@@ -270,7 +276,7 @@ class ControlApi:
         stopped = self._stopped
         while not stopped.is_set():
             change = self.next_change()
-            yield b"event: snapshot\ndata: " + await self.shared["state"].next() + b"\n\n"
+            yield b"event: snapshot\ndata: " + await self.streamed.next() + b"\n\n"
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
                     await stopped.wait()

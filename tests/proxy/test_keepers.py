@@ -6,9 +6,11 @@ import pytest
 from clairvoyant_cli.protocols.usage import Totals
 from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.metrics import Metrics, genai_attributes
+from clairvoyant_cli.proxy.observing.queue_rows import STREAMED_ROWS
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
 from clairvoyant_cli.proxy.observing.request_views import finished_request, history_row
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, PromptUse
+from clairvoyant_cli.state.encoding import decode
 from clairvoyant_cli.state.snapshot import AnswerPart
 from tests.fakes.daemon_parts import daemon_parts
 from tests.fakes.ended import ENDED, USE, ended
@@ -104,3 +106,15 @@ async def test_a_full_queue_is_tried_again_by_the_time_that_requests_took() -> N
     assert parts.refusals.full().retry_after_s == 20.0
     parts.dispatcher.scheduler.tail.served_s.append(5.0)
     assert parts.refusals.full().retry_after_s == 50.0
+
+
+async def test_a_dashboard_gets_the_first_rows_of_a_long_queue_and_the_totals_of_all() -> None:
+    parts = daemon_parts(capacity=400)
+    for number in range(STREAMED_ROWS + 44):
+        parts.queued(f"0.{number % 10} x")
+    streamed, whole = [
+        decode(await each.next()) for each in (parts.control.streamed, parts.control.shared["state"])
+    ]
+    assert (len(streamed.queue), streamed.waits) == (STREAMED_ROWS, STREAMED_ROWS + 43)
+    assert len(whole.queue) == whole.waits == streamed.waits
+    assert [row.id for row in streamed.queue[:100]] == [row.id for row in whole.queue[:100]]

@@ -15,8 +15,10 @@ from clairvoyant_cli.scheduler.forecast_ranges import ForecastRanges
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.state.snapshot import ArrivalTurn, QueuedRequest, Snapshot, WaitingState
 
-MAX_ROWS = 1024
-"""Rows of one state, in scheduling order: the whole queue at its default limit."""
+MAX_ROWS, STREAMED_ROWS = 1024, 256
+"""Rows of one state, in scheduling order: the whole queue at its default limit, and as many as dashboards get
+several times a second. All totals are of the whole queue.
+"""
 
 AT_ONCE = 100
 """Rows that are built in one step: a row takes some 0.02 ms, and the forecast of its start as much."""

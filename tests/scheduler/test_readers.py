@@ -1,6 +1,7 @@
 """Looking at the queue changes nothing that a decision depends on."""
 
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from random import Random
 
@@ -36,8 +37,23 @@ def frozen(it: object, seen: dict[int, int]) -> object:
     return type(it).__name__, [(name, frozen(getattr(it, name, None), seen)) for name in names]
 
 
-def busy(policy: str, random: Random) -> tuple[Scheduler, float]:
-    """Return a scheduler with waiting, held and running jobs, some of sessions that rest, and the time."""
+def look_at(scheduler: Scheduler, now: float) -> None:
+    """Ask all that a dashboard asks."""
+    joining = Job("new", now, client="c1", cost_s=1.0)
+    scheduler.sessions.with_turn(now, 3)
+    assert [*Standings(scheduler, now, 1.0, 3)] or not len(scheduler)
+    scheduler.next_up(now)
+    start_of(scheduler, joining, now)
+    scheduler.arrival_order.turns(now)
+    scheduler.arrival_order.estimates(now)
+
+
+def busy(
+    policy: str, random: Random, look: Callable[[Scheduler, float], None] = lambda *_: None
+) -> tuple[Scheduler, float]:
+    """Return a scheduler with waiting, held and running jobs, some of sessions that rest, and the time.
+    Somebody may `look` between any two of its steps.
+    """
     scheduler, now, turns = (
         Scheduler(POLICIES[policy], servers={"a": 2, "b": 1}, tau_s=20.0),
         0.0,
@@ -56,9 +72,11 @@ def busy(policy: str, random: Random) -> tuple[Scheduler, float]:
             )
             turns[session] += 1
             job.agentic, job.prompt_tokens, job.client = True, 900.0, f"c{session}"
+        look(scheduler, now)
         scheduler.submit(job, now)
+        look(scheduler, now)
         while scheduler.next(now) is not None:
-            pass
+            look(scheduler, now)
         if random.random() < 0.7 and scheduler.running:
             ended = random.choice([*scheduler.running])
             scheduler.answered(ended, 900.0, 50.0, None, calls_tool=True, now=now)
@@ -91,6 +109,20 @@ def test_no_reader_changes_the_scheduler(policy: str, seed: int) -> None:
         before = frozen(scheduler, {})
         read()
         assert frozen(scheduler, {}) == before
+
+
+@pytest.mark.parametrize("policy", ["boost", "sjf", "fcfs", "urgency"])
+@pytest.mark.parametrize("seed", range(3))
+def test_decisions_are_the_same_however_often_somebody_looks(policy: str, seed: int) -> None:
+    alone, now = busy(policy, Random(seed))
+    watched, _ = busy(policy, Random(seed), look_at)
+    for ours, theirs in (
+        (watched.running.values(), alone.running.values()),
+        (watched.waiting(now), alone.waiting(now)),
+    ):
+        assert [(job.id, job.key, job.moves) for job in ours] == [
+            (job.id, job.key, job.moves) for job in theirs
+        ]
 
 
 async def test_a_snapshot_changes_nothing_and_ends_no_turn() -> None:

@@ -1,32 +1,27 @@
 """The programs of this machine as its clients, where there are no keys."""
 
-import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from clairvoyant_cli.errors import ClairvoyantError
-from clairvoyant_cli.http.limits import ConnectedClient, Ends
+from clairvoyant_cli.http.limits import Ends
 from clairvoyant_cli.protocols.printable import NAME_CHARS
 from clairvoyant_cli.proxy.access.clients import parse_clients
 from clairvoyant_cli.proxy.access.programs import (
-    FEW_FILES,
     Find,
     Program,
     Programs,
     _by_psutil,
     find_programs,
-    find_quickly,
     program_of,
 )
 from tests.fakes.raw_http import post, raw_client
@@ -219,34 +214,6 @@ async def test_a_request_becomes_its_programs_when_that_is_known(tmp_path: Path)
         engine.thaw()
         await until(daemon, lambda state: state.counters.completed >= 1)
         assert daemon.stats.tokens.keys() == {"nightly"}
-
-
-async def test_a_slow_search_delays_only_what_the_quick_one_does_not_find() -> None:
-    stuck, wanted = threading.Event(), [(("127.0.0.1", port), ("127.0.0.1", 1)) for port in (1, 2, 3)]
-
-    def slow(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
-        stuck.wait()
-        return dict.fromkeys(wanted, Program("hog"))
-
-    programs = Programs(lambda wanted: {ends: Program("quick") for ends in wanted if ends[0][1] > 1}, slow)
-    connections = [cast(ConnectedClient, SpareConnection(ends)) for ends in wanted]
-    found = [programs.search(each) for each in connections]
-    await asyncio.wait(found[1:])
-    assert [each.done() and each.result() for each in found] == [False, Program("quick"), Program("quick")]
-    stuck.set()
-    assert await found[0] == Program("hog")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is searched")
-def test_a_process_with_many_files_is_left_to_the_slow_search() -> None:
-    with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        for _ in range(2 * FEW_FILES):
-            stack.enter_context(Path(os.devnull).open())
-        client = stack.enter_context(socket.create_connection(server.getsockname()))
-        ends = client.getsockname(), server.getsockname()
-        assert find_quickly([ends]) == {}
-        assert find_programs([ends]).keys() == {ends}
 
 
 def test_long_and_odd_names_stay_apart() -> None:

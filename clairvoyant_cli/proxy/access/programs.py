@@ -3,8 +3,7 @@
 Rule 1: the system tells which process has the other end of a connection; claims in a request do not count.
 Rule 2: nothing waits for a name but the first request of a connection, at most `WAIT_S`. A request whose
 program is known later belongs to it from then on.
-Rule 3: searches run in threads, one of each kind at a time, which names all connections that were opened
-before it. The quick one looks at a few files of each process, so that one with many delays only itself.
+Rule 3: one search at a time runs in a thread. It names all connections that were opened before it.
 Rule 4: only the names of a program and its folder are kept: no path, argument or process id.
 """
 
@@ -18,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -30,7 +28,6 @@ WAIT_S = 0.1
 """How long a request waits for the name of its program. That of one that was started or found lately takes
 0.3 ms, of another 5 us for each of the first files of all processes."""
 
-FEW_FILES = 128  # of each process that the quick search looks at
 MOST_BYTES = 65_536  # of a command line that are read: it may have megabytes
 
 INTERPRETERS = re.compile(r"(python|pypy|node|nodejs|bun|deno|ruby|perl|php|java)[\d.]*w?")
@@ -61,15 +58,13 @@ Find = Callable[[Collection[Ends]], Mapping[Ends, Program]]
 
 
 class Programs:
-    """The programs behind the open connections. Each of `finds` looks up, on a thread, those that the ones
-    before it have not found.
-    """
+    """The programs behind the open connections, which `find` looks up on a thread."""
 
-    def __init__(self, *finds: Find) -> None:
+    def __init__(self, find: Find | None = None) -> None:
         self._named: WeakKeyDictionary[ConnectedClient, asyncio.Future[Program | None]] = WeakKeyDictionary()
-        self._first: _Search | None = None
-        for find in reversed(finds or (find_quickly, find_programs)):
-            self._first = _Search(find, self._first)
+        self._find = find or find_programs
+        self._due: dict[Ends, asyncio.Future[Program | None]] = {}
+        self._runs = False
 
     def search(self, connection: ConnectedClient) -> "asyncio.Future[Program | None]":
         """Return what will have the program of a connection, or None if it cannot be found; the search for
@@ -77,21 +72,11 @@ class Programs:
         """
         if (named := self._named.get(connection)) is None:
             named = self._named[connection] = asyncio.get_running_loop().create_future()
-            if self._first is not None:
-                self._first.add({connection.ends: named})
+            self._due[connection.ends] = named
+            self._begin()
         return named
 
-
-class _Search:
-    """One kind of search, and the next for what it does not find."""
-
-    def __init__(self, find: Find, then: "_Search | None") -> None:
-        self._find, self._then = find, then
-        self._due: dict[Ends, asyncio.Future[Program | None]] = {}
-        self._runs = False
-
-    def add(self, wanted: "Mapping[Ends, asyncio.Future[Program | None]]") -> None:
-        self._due |= wanted
+    def _begin(self) -> None:
         if self._due and not self._runs:
             due, self._due, self._runs = self._due, {}, True
             searched = asyncio.get_running_loop().run_in_executor(None, self._find, list(due))
@@ -104,13 +89,10 @@ class _Search:
     ) -> None:
         failed = searched.cancelled() or searched.exception() is not None
         programs = {} if failed else searched.result()
-        for ends in list(due) if self._then is None else programs.keys() & due.keys():
-            due.pop(ends).set_result(programs.get(ends))
-        if self._then is not None and due:
-            self._then.add(due)
+        for ends, named in due.items():
+            named.set_result(programs.get(ends))
         self._runs = False
-        if self._due:
-            self.add({})
+        self._begin()
 
 
 def program_of(words: Sequence[str], folder: str) -> Program | None:
@@ -145,13 +127,6 @@ def _script(words: Sequence[str]) -> str:
     return ""
 
 
-def find_quickly(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
-    """Return those programs that `find_programs` finds among the first files of each process."""
-    with suppress(OSError):  # another system
-        return dict(_by_proc(wanted, FEW_FILES))
-    return {}
-
-
 def find_programs(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
     """Return the programs that have opened connections from this machine, those that can be told."""
     with suppress(OSError):
@@ -159,7 +134,7 @@ def find_programs(wanted: Collection[Ends]) -> Mapping[Ends, Program]:
     return dict(_by_psutil(wanted))
 
 
-def _by_proc(wanted: Collection[Ends], most_files: int | None = None) -> Iterable[tuple[Ends, Program]]:
+def _by_proc(wanted: Collection[Ends]) -> Iterable[tuple[Ends, Program]]:
     """Go from ports to sockets, and from sockets to processes: those found lately first, then the newest."""
     if sys.platform != "linux":
         raise OSError
@@ -168,7 +143,7 @@ def _by_proc(wanted: Collection[Ends], most_files: int | None = None) -> Iterabl
         account, inode = _socket_of(ends)
         if inode:
             sockets[f"socket:[{inode}]"] = ends
-            if account != os.getuid() and most_files is None:
+            if account != os.getuid():
                 yield ends, Program(_account(account))  # unless its process can be read
     with open("/proc/loadavg", "rb") as file:
         newest = int(file.read().split()[-1])
@@ -177,7 +152,7 @@ def _by_proc(wanted: Collection[Ends], most_files: int | None = None) -> Iterabl
         if not sockets:
             return
         with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:  # another account's, or gone
-            for each in islice(files, most_files):
+            for each in files:
                 if (found := _its_socket(each.path, sockets)) is not None:
                     if pid not in _found_lately:
                         _found_lately.appendleft(pid)

@@ -12,6 +12,7 @@ from predictor.record import LONG_FROM_TOKENS, SHORT_BELOW_TOKENS, Prediction
 
 SHIFT_TOKENS = 10.0
 
+LOG_LEAST = log(1.0 + SHIFT_TOKENS)  # of an answer of one token
 LOG_SHORT = log(SHORT_BELOW_TOKENS + SHIFT_TOKENS)
 LOG_LONG = log(LONG_FROM_TOKENS + SHIFT_TOKENS)
 _ROOT_2 = sqrt(2.0)
@@ -42,10 +43,8 @@ def median_above(mean: float, spread: float, least: float) -> float:
     return mean - spread * _NORMAL.inv_cdf(_share_above(distance) / 2)
 
 
-def _mean_tokens(mean: float, spread: float, cap: int | None) -> float:
-    """Return the expected tokens of an answer that is cut off after `cap` tokens, if given."""
-    if cap is None:
-        return tokens_at(mean + spread * spread / 2)
+def _capped_tokens(mean: float, spread: float, cap: int) -> float:
+    """Return the expected tokens of an answer that is cut off after `cap` tokens."""
     edge = (log(cap + SHIFT_TOKENS) - mean) / spread
     below, above = _share_above(spread - edge), _share_above(edge)
     whole = exp(mean + spread * spread / 2) * below + (cap + SHIFT_TOKENS) * above - SHIFT_TOKENS
@@ -73,8 +72,6 @@ def prediction_of(
     `shifts` are added to the log odds of being below the boundaries of the classes. `scale` multiplies the
     spread, but not in the score: scores of different times would not be comparable.
     """
-    if cap is not None and cap < 0:
-        cap = None
     wide = spread * scale
     (bias, slope), (long_bias, long_slope) = calibration.short_edge, calibration.long_edge
     # The logistic function of the log odds of an answer below each boundary.
@@ -82,12 +79,15 @@ def prediction_of(
     long_odds = long_bias + shifts[1] + long_slope * (LOG_LONG - mean) / wide
     below_long = max(0.5 + 0.5 * tanh(0.5 * long_odds), short)
     medium, long = below_long - short, 1.0 - below_long
-    upper = tokens_at(q90)
-    if cap is not None:
-        upper = min(upper, float(cap))
+    upper = max(exp(q90) - SHIFT_TOKENS, 1.0)
+    if cap is None or cap < 0:
+        score = max(mean + spread * spread / 2, LOG_LEAST)
+        expected = max(exp(mean + wide * wide / 2) - SHIFT_TOKENS, 1.0)
+    else:
+        score = log_tokens(_capped_tokens(mean, spread, cap))
+        expected, upper = _capped_tokens(mean, wide, cap), min(upper, float(cap))
         if cap < SHORT_BELOW_TOKENS:
             short, medium, long = 1.0, 0.0, 0.0
         elif cap < LONG_FROM_TOKENS:
             medium, long = medium + long, 0.0
-    score = log_tokens(_mean_tokens(mean, spread, cap))
-    return Prediction(short, medium, long, score, _mean_tokens(mean, wide, cap), upper, source, memo)
+    return Prediction(short, medium, long, score, expected, upper, source, memo)

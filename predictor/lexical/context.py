@@ -4,8 +4,8 @@ No public data holds system prompts, tools or thinking switches together with an
 guesses of modest size. `online` corrects each of them by its key from the answers.
 """
 
-from dataclasses import dataclass
 from math import exp, log, log1p
+from typing import NamedTuple
 
 from predictor.lexical.stated_length import UNITS, asked_tokens
 from predictor.lexical.words import split, split_with_numbers, window
@@ -35,18 +35,17 @@ _BRIEF = frozenset(b"brief briefly concise concisely short shortly succinct succ
 _DETAIL = frozenset(b"detailed comprehensive comprehensively thorough thoroughly elaborate long".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """The mean log length with everything considered, and the keys of what was considered."""
 
     mean: float
-    keys: tuple[str, ...]
+    keys: list[str]
 
 
 def step_context(view: PromptView) -> Context | None:
     """Return the context of an agent's step or of an infill, whose words tell nothing; None otherwise."""
     if view.task is Task.INFILL:
-        return Context(INFILL_MEAN, ("infill",))
+        return Context(INFILL_MEAN, ["infill"])
     step = view.step
     if step is None or not (step.is_result or step.command or any(step.tools)):
         return None
@@ -82,7 +81,7 @@ def _with_thinking(view: PromptView, mean: float, keys: list[str]) -> Context:
     if view.thinking not in (None, NO_THINKING):
         mean = log(THINKING_FACTOR * exp(mean) + THINKING_TOKENS)
         keys.append("thinking")
-    return Context(mean, tuple(keys))
+    return Context(mean, keys)
 
 
 def _with_system(system: str, mean: float) -> float:

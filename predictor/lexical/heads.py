@@ -52,12 +52,13 @@ class Heads:
             self._known[principal] = deepcopy(self._known[EVERYBODY])
         return self._known[principal]
 
-    def shift(self, principal: int, features: Features) -> float:
-        """Return what to add to the mean log tokens."""
-        head = self.of(principal)
+    def shift(self, head: Head, features: Features) -> float:
+        """Return what to add to the mean log tokens of a principal with this head."""
         own, share = head.correction.shift(features), min(1.0, head.correction.learnt / OWN_ANSWERS)
+        if share == 1.0:
+            return own
         others = [each for name, each in self._known.items() if name and each is not head]
-        if share == 1.0 or len(others) < 2:
+        if len(others) < 2:
             return own
         # With a vote for no change: two others move a prediction as far as both would.
         agreed = median([0.0, *(each.correction.shift(features) for each in others)])

@@ -37,7 +37,8 @@ Floats = npt.NDArray[np.float32]
 
 
 class Reading(NamedTuple):
-    """A prompt as the model sees it: hashes of its grams, features, and the score.
+    """A prompt as the model sees it: hashes of its grams, features, the score, and whether the prompt states
+    how long an answer it wants.
 
     `row` holds the features, (len(NAMES),).
     """
@@ -45,11 +46,7 @@ class Reading(NamedTuple):
     hashes: Hashes
     row: Floats
     score: float
-
-    @property
-    def states_length(self) -> bool:
-        """Whether the prompt states how long an answer it wants."""
-        return self.row.item(ASKED_LENGTH) > 0
+    states_length: bool
 
     def drawn(self, mean: float) -> float:
         """Return a mean of log tokens drawn to the length that the prompt states, if it does."""
@@ -79,7 +76,8 @@ class WordWeights:
 
     def effect(self, hashes: Hashes) -> float:
         """Return what all grams of a prompt add to its score."""
-        effect: float = np.add.reduce(self.of(hashes)).item() * len(hashes) ** -0.5
+        weights = self._table.take(hashes & PLACES)
+        effect: float = np.add.reduce(weights, dtype=np.float32).item() * len(hashes) ** -0.5
         return effect
 
     def save(self, path: Path) -> None:
@@ -115,6 +113,7 @@ class LexicalModel:
                 f"this program reads version {FEATURES_VERSION}: train it again"
             )
         self._words = WordWeights.load(directory / WORDS)
+        self.means, self.spreads = self._words.means, self._words.spreads
         self._pack = Struct(f"{len(NAMES)}f").pack  # np.array takes twice as long over a list
         self._session = open_session(directory / TREES, len(NAMES))
         self._input = self._session.get_inputs()[0].name
@@ -126,7 +125,8 @@ class LexicalModel:
         hashes = gram_hashes(words)
         row: Floats = np.ndarray(len(NAMES), np.float32, self._pack(*cues))
         (scores,) = self._session.run(self._outputs, {self._input: row[None]})
-        return Reading(hashes, row, scores.item() + self._words.effect(hashes))
+        score, asked = scores.item() + self._words.effect(hashes), cues[ASKED_LENGTH]
+        return Reading(hashes, row, score, asked > 0)
 
     def effects(self, reading: Reading) -> dict[str, float]:
         """Return how much each feature moves the score away from what its training mean would give."""
@@ -143,12 +143,6 @@ class LexicalModel:
         weights = self._words.of(np.array([gram_hash(gram) for gram in grams], np.uint32))
         names = (b" ".join(gram).decode("utf-8", "replace") for gram in grams)
         return dict(zip(names, weights.tolist(), strict=True))
-
-    def standardise(self, row: Floats, value: float) -> Floats:
-        """Return a reading's row, each feature of zero mean and a spread of `value` in the training data."""
-        standard: Floats = row - self._words.means
-        standard *= np.float32(value) / self._words.spreads
-        return standard
 
 
 def open_session(path: Path, width: int | None = None) -> ort.InferenceSession:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from math import sqrt
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -69,15 +68,6 @@ class Features:
         own = (kept ^ np.uint32(client)) * _OWN >> np.uint32(16)
         grams = np.concatenate((kept, own), dtype=np.uint16, casting="unsafe")
         return cls(grams, dense, np.float32(GRAM_VALUE / sqrt(len(grams) or 1)))
-
-
-def hashed_keys(keys: Mapping[str, float]) -> Floats:
-    """Return keys with their values as numbers, (KEY_BUCKETS,). Collisions are rare and have random signs."""
-    numbers = np.zeros(KEY_BUCKETS, np.float32)
-    for key, value in keys.items():
-        place = crc32(key.encode("utf-8", "replace"))
-        numbers[place % KEY_BUCKETS] += value if place >> 31 else -value
-    return numbers
 
 
 class Correction:

@@ -16,7 +16,7 @@ from predictor.lexical.context import Context, consider, step_context
 from predictor.lexical.cues import NAMES
 from predictor.lexical.heads import Heads
 from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
-from predictor.lexical.online import KEY_BUCKETS, Features, Floats, hashed_keys
+from predictor.lexical.online import KEY_BUCKETS, Features, Floats
 from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_keys, step_numbers
 from predictor.lexical.words import gram_hashes, words_of
 from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
@@ -49,8 +49,8 @@ _CHARACTERS = NAMES.index("characters")
 _CUE_VALUE = CUE_VALUE / sqrt(len(NAMES))
 _MEAN = len(NAMES)
 _STEP = slice(_MEAN + 1, _MEAN + 1 + NUMBERS)
-_KEYS = slice(_STEP.stop, _STEP.stop + KEY_BUCKETS)
-_EMBEDDING = slice(_KEYS.stop, _KEYS.stop + EMBEDDED)
+_FIRST_KEY = _STEP.stop
+_EMBEDDING = slice(_FIRST_KEY + KEY_BUCKETS, _FIRST_KEY + KEY_BUCKETS + EMBEDDED)
 _WIDTH = _EMBEDDING.stop
 
 _WORDS_SHOWN = 3
@@ -82,6 +82,7 @@ class LexicalPredictor(Predictor):
         self.name = name
         self._model = LexicalModel(directory)
         self._calibration = self._model.card.calibration
+        self._cue_scale = np.float32(_CUE_VALUE) / self._model.spreads
         self._heads = Heads(_WIDTH)
         self._judged = Judged()
         self._chores = ChoreLengths()
@@ -105,17 +106,16 @@ class LexicalPredictor(Predictor):
         client = crc32(view.client.encode("utf-8", "replace"))
         features = Features.of(hashes, client, self._dense(view, reading, context, opinion))
         principal = crc32(view.principal.encode("utf-8", "replace"))
-        mean = context.mean + self._heads.shift(principal, features)
+        head = self._heads.of(principal)
+        mean = context.mean + self._heads.shift(head, features)
         stated = reading is not None and reading.states_length
         spread = calibration.spread_at(mean) * (STATED_SPREAD if stated else 1.0)
         model = crc32(view.model.encode("utf-8", "replace"))
-        seen = self._heads.of(principal).edges.of(model)
-        q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * seen.scale
+        seen = head.edges.of(model)
+        scale, shifts = seen.scale, (seen.short_shift, seen.long_shift)
+        q90 = mean + (calibration.q90_at + seen.q90_shift) * spread * scale
         memo = Memo(features, context.mean, mean, spread, q90, model, view.max_tokens, principal)
-        shifts = seen.short_shift, seen.long_shift
-        return prediction_of(
-            calibration, mean, spread, q90, view.max_tokens, self.name, memo, shifts, seen.scale
-        )
+        return prediction_of(calibration, mean, spread, q90, view.max_tokens, self.name, memo, shifts, scale)
 
     def _dense(
         self, view: PromptView, reading: Reading | None, context: Context, opinion: EncoderEstimate | None
@@ -123,7 +123,8 @@ class LexicalPredictor(Predictor):
         """Return the dense features that learning uses; zeros for what is not known."""
         dense = np.zeros(_WIDTH, np.float32)
         if reading is not None:
-            dense[: len(NAMES)] = self._model.standardise(reading.row, _CUE_VALUE)
+            # Each of zero mean and a spread of `_CUE_VALUE` in the training data.
+            dense[: len(NAMES)] = (reading.row - self._model.means) * self._cue_scale
             dense[_CHARACTERS] *= LENGTH_VALUE / _CUE_VALUE
         dense[_MEAN] = MEAN_VALUE * (context.mean - TYPICAL_MEAN)
         # The keys that a request shares with others; a level is learned for each.
@@ -137,7 +138,9 @@ class LexicalPredictor(Predictor):
             dense[_STEP] *= NUMBER_VALUE
             whose = f"{view.model} {view.step.harness}"
             keys |= dict.fromkeys(step_keys(view.step, whose), STEP_KEY_VALUE)
-        dense[_KEYS] = hashed_keys(keys)
+        for key, value in keys.items():  # collisions are rare and have random signs
+            place = crc32(key.encode("utf-8", "replace"))
+            dense[_FIRST_KEY + place % KEY_BUCKETS] += value if place >> 31 else -value
         if opinion is not None:
             dense[_EMBEDDING] = opinion.embedding
             dense[_EMBEDDING] *= EMBEDDING_VALUE

@@ -9,7 +9,7 @@ below"). Rule 2: "a sentence" or "a page" is idiom; "one sentence" and "two page
 
 import re
 from collections.abc import Sequence, Set
-from math import log, log1p
+from math import log, log1p, prod
 
 from predictor.lexical.words import in_english, read_word_lists, split_with_numbers
 from predictor.lognormal import SHIFT_TOKENS
@@ -60,7 +60,7 @@ def asked_tokens(words: Sequence[bytes], places: Sequence[int] | None = None) ->
     """Return the tokens asked for as a length and as a list of items; 0.0 where nothing is asked.
 
     `words` keep their digits; `places` are those of the numbers, found here if not given. "Three chapters of
-    1000 words each" is a length of 3000 words, and in "give me 40 creative dishes" any plural is an item.
+    1000 words each" is a length of 3000 words.
     """
     if places is None:
         places = [place for place, word in enumerate(words) if word in _NUMBER_WORDS or word[:1].isdigit()]
@@ -70,6 +70,9 @@ def asked_tokens(words: Sequence[bytes], places: Sequence[int] | None = None) ->
         number = _number(words, place)
         if number is None or (place and words[place - 1] in _GIVEN):
             continue
+        # "Give me 40 creative dishes": any plural is what a number counts that opens a list.
+        opens_list = number >= _MIN_LISTED and place < _OPENING
+        opens_list &= not _GENERATIVE.isdisjoint(words[max(0, place - _BEFORE_COUNT) : place])
         for where in range(place + 1, min(place + 1 + _REACH, len(words))):
             unit = words[where]
             if unit in _NUMBER_WORDS or unit.isdigit():
@@ -78,16 +81,16 @@ def asked_tokens(words: Sequence[bytes], places: Sequence[int] | None = None) ->
                 if _is_length(words, where, number):
                     lengths.append((_LENGTHS[unit], number))
                     break
-            elif unit in _LISTED or (unit[-1:] == b"s" and _opens_list(words, place, number)):
+            elif unit in _LISTED or (opens_list and unit[-1:] == b"s"):
                 items.append((_LISTED.get(unit, _TOKENS_ANY_ITEM), number))
                 break
     if not (lengths or items):
         return 0.0, 0.0
-    length = max([size * number for size, number in lengths], default=0.0)
+    length = max(map(prod, lengths), default=0.0)
     if lengths and b"each" in words:
         size, number = min(lengths)
         length = max([length, *(size * number * times for other, times in lengths + items if other > size)])
-    listed = max([size * number for size, number in items], default=0.0)
+    listed = max(map(prod, items), default=0.0)
     return min(length, MAX_ASKED), min(listed, MAX_ASKED)
 
 
@@ -98,13 +101,6 @@ def _is_length(words: Sequence[bytes], place: int, number: float) -> bool:
     if unit in _SPOKEN_UNITS:
         return not _SPOKEN.isdisjoint(words)
     return unit not in _CHARACTERS or number >= _MIN_CHARACTERS
-
-
-def _opens_list(words: Sequence[bytes], place: int, number: float) -> bool:
-    """Return whether a number counts list items, as in "give me 40 creative dishes"."""
-    if number < _MIN_LISTED or place >= _OPENING:
-        return False
-    return not _GENERATIVE.isdisjoint(words[max(0, place - _BEFORE_COUNT) : place])
 
 
 def _number(words: Sequence[bytes], place: int) -> float | None:

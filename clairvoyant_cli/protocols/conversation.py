@@ -19,7 +19,6 @@ from msgspec import Raw
 
 from clairvoyant_cli.http.heads import RequestHead
 from clairvoyant_cli.protocols.lenient_json import (
-    ABSENT,
     Object,
     entries,
     is_given,
@@ -55,6 +54,7 @@ ENTRY, NAME = re.compile(rb"\s*[\[,]\s*"), re.compile(rb'\s*[{,]\s*"(?:[^"\\]|\\
 COMMA_AFTER, COMMA_BEFORE = re.compile(rb"\s*,\s*"), re.compile(rb"\s*,\s*\Z")
 LEVELS = 8  # of lists and objects that media may be in: a document in the result of a tool has 7
 
+CLAIMS = frozenset(("prompt_cache_key", "metadata"))  # fields that may claim a session
 OFFERS = {"tools", "functions"}  # fields with the tools that a model may call
 USES_TOOLS = (
     b'"tool_calls"',
@@ -197,12 +197,13 @@ class ConversationReader:
     def conversation(self, body: bytes) -> Conversation:
         """Return what was read of a body."""
         few, held = len(self._parts) <= MAX_PARTS, self._held
+        offered = OFFERS & held.keys()
         parts = Parts(tuple(self._parts), tuple(self._ends), self._tools, self._systems) if few else NO_PARTS
         return Conversation(
             Chain(tuple(self._hashes), tuple(self._characters), parts, sum(self.media.values())),
             self.media,
-            claimed="" if held["prompt_cache_key"] is held["metadata"] is ABSENT else _claimed(held),
-            agentic=any(is_given(held[name]) for name in OFFERS & held.keys())
+            claimed="" if CLAIMS.isdisjoint(held) else _claimed(held),
+            agentic=bool(offered and any(is_given(held[name]) for name in offered))
             or any(map(body.__contains__, USES_TOOLS)),
             thinks=any(map(body.__contains__, THINKS)),
         )

@@ -54,7 +54,7 @@ class Object(dict[str, Raw]):
 
 def object_in(raw: Raw) -> Object:
     """Return the members of an object; none of anything else, which is not decoded: a number may be slow."""
-    return Object(fitting(OBJECT, raw) or ()) if is_object(raw) else Object()
+    return Object(fitting(OBJECT, raw) or ()) if memoryview(raw)[0] == _OBJECT_BEGINS else Object()
 
 
 def object_of(line: bytes) -> Object | None:
@@ -81,12 +81,12 @@ def plain_value(raw: Raw) -> Any:
 
 def text(raw: Raw) -> str:
     """Return a field that should be a text; "" if it is anything else."""
-    return (plain_value(raw) or "") if is_text(raw) else ""
+    return (plain_value(raw) or "") if memoryview(raw)[0] == _TEXT_BEGINS else ""
 
 
 def entries(raw: Raw) -> list[Raw] | None:
     """Return the entries of a list, undecoded; None if it is no list."""
-    return fitting(_ENTRIES, raw) if is_list(raw) else None
+    return fitting(_ENTRIES, raw) if memoryview(raw)[0] == _LIST_BEGINS else None
 
 
 def count(raw: Raw) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from clairvoyant_cli.protocols.agent_steps import BY_THE_MODEL, ReadMessage, calls_length, step_of
@@ -11,6 +12,7 @@ from clairvoyant_cli.protocols.lenient_json import (
     Object,
     count,
     entries,
+    fitting,
     is_given,
     is_text,
     number,
@@ -25,6 +27,7 @@ from clairvoyant_cli.protocols.request_bodies import (
     content_text,
     joined,
     prompt_text,
+    shortened,
     text_of,
     written_length,
 )
@@ -93,10 +96,26 @@ CONVERSATIONS = {
 }
 
 
+OPTIONS = {
+    shape: frozenset(path.partition(".")[0] for paths in layout[2:] for path in paths)
+    for shape, layout in CONVERSATIONS.items()
+}
+"""The fields of a conversation that are read besides what it says. Most requests have none of them."""
+
+
+class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A message as most are: text alone."""
+
+    role: str
+    content: str
+
+
+_PLAIN_MESSAGES = msgspec.json.Decoder(list[PlainMessage])
+
+
 def view_of(shape: Shape, body: Object) -> PromptView:
     """Return what a predictor sees of a body; TypeError if its messages are none."""
-    layout = CONVERSATIONS.get(shape)
-    return VIEWS[shape](body) if layout is None else _conversation(body, layout)
+    return _conversation(body, shape) if shape in CONVERSATIONS else VIEWS[shape](body)
 
 
 def _ollama_generate(body: Object) -> PromptView:
@@ -110,7 +129,7 @@ def _ollama_generate(body: Object) -> PromptView:
         max_tokens=_cap(body, "options.num_predict"),
         json_mode=is_given(body["format"]),
         images=count(body["images"]),
-        thinking=_thinking(body, ("think",), whole.text),
+        thinking=NO_THINKING if SOFT_SWITCH in whole.text else _thinking(body, ("think",)),
     )
 
 
@@ -152,8 +171,9 @@ VIEWS: dict[Shape, Callable[..., PromptView]] = {
 }
 
 
-def _conversation(body: Object, layout: Layout) -> PromptView:
-    asked, tools = body[layout.asked], _first_given(body, layout.tools)
+def _conversation(body: Object, shape: Shape) -> PromptView:
+    layout, options = CONVERSATIONS[shape], OPTIONS[shape] & body.keys()
+    asked, tools = body[layout.asked], _first_given(body, layout.tools) if options else ABSENT
     before = []
     if layout.instructions:
         before.append({"role": "system", "content": plain_value(body[layout.instructions])})
@@ -168,39 +188,56 @@ def _conversation(body: Object, layout: Layout) -> PromptView:
     between = messages[FIRST_MESSAGES:-LAST_MESSAGES]
     shown = [*messages[:FIRST_MESSAGES], *messages[-LAST_MESSAGES:]] if between else messages
     allowance = Allowance()
-    to_read: list[Any] = [*before, *map(plain_value, shown)]
-    read = [_read_message(message, allowance, HISTORY_PARTS) for message in to_read[:-1]]
-    if to_read:  # the last one is what is asked, and has an allowance of its own
-        read.append(_read_message(to_read[-1], Allowance(), MAX_PARTS))
+    plain = None if before or between else fitting(_PLAIN_MESSAGES, asked)
+    to_read: Sequence[Any] = [*before, *map(plain_value, shown)] if plain is None else plain
+    read = _read_messages(to_read, allowance) if plain is None else _read_plain(plain)
     system: list[str] = []
     turns: list[Turn] = []
     answered, images, read_characters = len(between) // 2, 0, 0
-    for message in read:
-        if message is None:
+    for said in read:
+        if said is None:
             continue
-        images += message.images
-        read_characters += len(message.text) + message.cut
-        answered += message.role in BY_THE_MODEL
-        if message.role in ("system", "developer"):
-            system.append(message.text)
+        images += said.images
+        read_characters += len(said.text) + said.cut
+        answered += said.role in BY_THE_MODEL
+        if said.role in ("system", "developer"):
+            system.append(said.text)
         else:
-            turns.append(Turn(message.role, message.text, message.cut))
+            turns.append(Turn(said.role, said.text, said.cut))
     prompt = turns.pop() if turns else Turn("user", "")
     step = None
     if answered or is_given(tools):
         step = step_of(to_read, read, answered, read_characters, tools)
-    return PromptView(
+    view = PromptView(
         prompt=prompt.text,
         cut=prompt.cut,
         system="\n".join(filter(None, system)),
         history=(*(_passed_over(between, allowance) if between else ()), *turns),
-        max_tokens=_cap(body, *layout.caps),
-        json_mode=any(map(_wants_form, _present(body, layout.formats))),
-        tools=count(tools),
         images=images,
-        thinking=_thinking(body, layout.thinking, prompt.text, *system),
         step=step,
     )
+    if options:
+        view.max_tokens = _cap(body, *layout.caps)
+        view.json_mode = any(map(_wants_form, _present(body, layout.formats)))
+        view.tools = count(tools)
+        view.thinking = _thinking(body, layout.thinking)
+    if SOFT_SWITCH in view.prompt or SOFT_SWITCH in view.system:
+        view.thinking = NO_THINKING
+    return view
+
+
+def _read_plain(messages: Sequence[PlainMessage]) -> list[ReadMessage | None]:
+    read: list[ReadMessage | None] = []
+    for message in messages:
+        text, cut, _ = shortened(message.content)
+        read.append(ReadMessage(message.role, text, cut, 0))
+    return read
+
+
+def _read_messages(messages: Sequence[Any], allowance: Allowance) -> list[ReadMessage | None]:
+    """Read messages of any form. The last one is what is asked, and has an allowance of its own."""
+    read = [_read_message(message, allowance, HISTORY_PARTS) for message in messages[:-1]]
+    return [*read, *(_read_message(message, Allowance(), MAX_PARTS) for message in messages[-1:])]
 
 
 def _passed_over(between: list[Raw], allowance: Allowance) -> tuple[Turn, ...]:
@@ -256,12 +293,8 @@ def _wants_form(asked: Raw) -> bool:
     return is_given(asked) and text(object_in(asked)["type"]) != "text"
 
 
-def _thinking(body: Object, names: Sequence[str], *texts: str) -> str | None:
-    """Return whether the model is to think, or how hard, by the switch in a prompt, or else the first of the
-    fields that is set.
-    """
-    if SOFT_SWITCH in "\n".join(texts):
-        return NO_THINKING
+def _thinking(body: Object, names: Sequence[str]) -> str | None:
+    """Return whether the model is to think, or how hard, by the first of the fields that is set."""
     value = next((held for raw in _present(body, names) if (held := scalar(raw)) is not None), None)
     if value is None or value in OFF:
         return None if value is None else NO_THINKING

@@ -47,6 +47,12 @@ RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "nu
 LONGEST_ID = 256
 CHOICES = {"n", "best_of", "n_cmpl"}  # fields that ask for several answers
 EFFECTS = {"background", "integrations", "mcp_servers"}  # what a server does besides answering
+SPECIAL = frozenset((*CHOICES, *EFFECTS, "web_search_options", "store", "tools", "service_tier")) | {
+    *("priority", "previous_response_id")
+}
+"""Fields that tell more of a request than what it says. Most requests have none of them."""
+
+STORING = (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)  # whose answers a server stores unless it is asked not to
 MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits: what seems to be empty may ask for an essay."""
@@ -160,8 +166,8 @@ def parse_body(
     """Parse a body, which is `held` if it was decoded before."""
     try:
         body = Object(OBJECT.decode(raw)) if held is None else held
-        if route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
-            body.pop("max_completion_tokens", None)
+        if "max_completion_tokens" in body and route.shape is Shape.CHAT and not traits.OBEYS_COMPLETION_CAP:
+            del body["max_completion_tokens"]
         model = short_name(body["model"])
         view = view_of(route.shape, body)
         view.model, view.client = model, client
@@ -170,26 +176,35 @@ def parse_body(
         if bypass and not is_plain(raw, DECIDING):
             return _unknown(route, client)
         stream = scalar(body["stream"])
-        choices = [whole_number(body[name], 2**63) or 1 for name in CHOICES & body.keys()]
-        characters = view.characters + len(view.system) + sum([turn.characters for turn in view.history])
-        characters += 0 if body["tools"] is ABSENT else len(body["tools"])  # they are read, too
-        return ParsedRequest(
+        characters = len(view.prompt) + view.cut + len(view.system)
+        for turn in view.history:
+            characters += len(turn.text) + turn.cut
+        parsed = ParsedRequest(
             model=model,
             stream=is_given(body["stream"]) if stream is not None else route.streams,
             stream_unclear=not isinstance(stream, bool | None),
             view=view,
-            choices=min(MAX_CHOICES, max([1, *choices])),
             prompt_tokens=characters / 4,
             affinity=_affinity(body, model) if route.family is Family.OLLAMA else model,
-            priority=SERVICE_TIERS.get(text(body["service_tier"]), 0),
             bypass=bypass,
-            ranks_itself=body["priority"] is not ABSENT,
-            follows=text(body["previous_response_id"])[:LONGEST_ID],
-            only_answers=_only_answers(body, route.shape),
+            ranks_itself=False,
+            only_answers=route.shape not in STORING,
         )
+        return parsed if SPECIAL.isdisjoint(body) else _with_special(parsed, body, route.shape)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError, OverflowError):
         # No JSON, or something else than any client sends. The backend will say so better than we can.
         return _unknown(route, client)
+
+
+def _with_special(parsed: ParsedRequest, body: Object, shape: Shape) -> ParsedRequest:
+    choices = [whole_number(body[name], 2**63) or 1 for name in CHOICES & body.keys()]
+    parsed.choices = min(MAX_CHOICES, max([1, *choices]))
+    parsed.prompt_tokens += 0 if body["tools"] is ABSENT else len(body["tools"]) / 4  # they are read, too
+    parsed.priority = SERVICE_TIERS.get(text(body["service_tier"]), 0)
+    parsed.ranks_itself = body["priority"] is not ABSENT
+    parsed.follows = text(body["previous_response_id"])[:LONGEST_ID]
+    parsed.only_answers = _only_answers(body, shape)
+    return parsed
 
 
 def _unknown(route: Route, client: str) -> ParsedRequest:
@@ -234,8 +249,7 @@ def _only_answers(body: Object, shape: Shape) -> bool:
         return False
     if is_object(body["web_search_options"]):  # an empty one asks for a search, too
         return False
-    by_default = shape in (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
-    if scalar(body["store"]) not in ((False,) if by_default else (False, None)):
+    if scalar(body["store"]) not in ((False,) if shape in STORING else (False, None)):
         return False
     if body["tools"] is ABSENT:
         return True

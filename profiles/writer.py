@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from profiles import unfinished
 from profiles.database import (
@@ -93,22 +93,6 @@ class Bounds:
     size_bytes: int = 4 << 30  # of the database: recorded prompts can reach it before the other bounds
 
 
-class _Record(NamedTuple):
-    finished: Finished
-    put_at: float
-
-
-class _State(NamedTuple):
-    name: str
-    state: bytes
-    generation: int
-
-
-_Item = _Record | Comparison | Incident | _State | Begun | str | threading.Event | None
-"""A string is the id of a request that another daemon has taken over; an event is set once what came before
-it is written; None only wakes the thread."""
-
-
 class Writer:
     """Writes records and states in batches until `close`. `unwritable` counts records with invalid values,
     `stored_profiles` is the last known `fingerprint` of the profiles, `lost` has the programs of the requests
@@ -133,12 +117,14 @@ class Writer:
         self._tidied_s = -TIDY_EVERY_S
         self._open()
         self.known_generation = self.generation
-        self._queue: SimpleQueue[_Item] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], object]] = (
+            SimpleQueue()
+        )  # what the thread takes up, by calling it
         self._flushing: list[threading.Event] = []
-        self._rows: deque[_Record] = deque(maxlen=WAITING_ROWS)
+        self._rows: deque[tuple[Finished, float]] = deque(maxlen=WAITING_ROWS)  # and when they were put
         self._compared: deque[Comparison] = deque(maxlen=WAITING_ROWS)
         self._incidents: dict[tuple[str, float], Incident] = {}
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, tuple[bytes, int]] = {}  # by name, with their generations
         self._looking = False
         self._since_pruned = PRUNE_EVERY_ROWS
         self._failing = False
@@ -197,36 +183,43 @@ class Writer:
         by `withdraw` when another daemon has begun it.
         """
         if self._bounds.rows > 0:
-            self._queue.put(begun)
+            self._queue.put(partial(self._begun.__setitem__, begun.request, begun))
 
     def withdraw(self, request: str) -> None:
         """Forget a request that has begun; returns at once."""
-        self._queue.put(request)
+        self._queue.put(partial(self._begun.pop, request, None))
 
     def put(self, finished: Finished) -> None:
         """Queue a finished request; returns at once."""
         if self._bounds.rows > 0:
-            self._queue.put(_Record(finished, time.time()))
+            self._queue.put(partial(self._take, finished, time.time()))
+
+    def _take(self, finished: Finished, put_at: float) -> None:
+        self._begun.pop(finished.request, None)
+        if self._failing:  # bodies are long
+            finished = replace(finished, body=None)
+        self._rows.append((finished, put_at))
 
     def compare(self, comparison: Comparison) -> None:
         """Queue a comparison of a request that was put before; returns at once."""
         if self._bounds.rows > 0:
-            self._queue.put(comparison)
+            self._queue.put(partial(self._compared.append, comparison))
 
     def note(self, incident: Incident) -> None:
         """Queue an incident; it replaces one of the same server and beginning. Returns at once."""
-        self._queue.put(incident)
+        self._queue.put(partial(self._incidents.__setitem__, (incident.server, incident.began_at), incident))
 
     def save(self, name: str, state: bytes, generation: int | None = None) -> None:
         """Queue a state, learned in `generation` or else in the one that is known to the learner; dropped if
         states were erased since. Returns at once.
         """
-        self._queue.put(_State(name, state, self.known_generation if generation is None else generation))
+        learned = state, self.known_generation if generation is None else generation
+        self._queue.put(partial(self._states.__setitem__, name, learned))
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until what was queued has been written, or the disk has refused it."""
         written = threading.Event()
-        self._queue.put(written)
+        self._queue.put(partial(self._flushing.append, written))
         written.wait(timeout_s)
 
     @property
@@ -236,13 +229,12 @@ class Writer:
 
     def look(self) -> None:
         """Update `generation` and `stored_profiles` soon; returns at once."""
-        self._looking = True
-        self._queue.put(None)
+        self._queue.put(partial(setattr, self, "_looking", True))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write the rest and stop."""
         self._closing.set()
-        self._queue.put(None)
+        self._queue.put(lambda: None)
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
             self._connection.close()
@@ -255,7 +247,6 @@ class Writer:
             stopping = self._gather()
             if stopping:
                 self._begun.clear()
-            flushing, self._flushing = self._flushing, []
             try:
                 if self._is_due() or self._looking:
                     self._write()
@@ -264,18 +255,19 @@ class Writer:
             except Exception:
                 log.exception("history: internal error; please report it")
                 self._clear()
-            for each in flushing:
+            for each in self._flushing:
                 each.set()
+            self._flushing.clear()
 
     def _gather(self) -> bool:
         """Wait for an item, then for the rest of the batch; return whether to stop."""
-        self._take(self._queue.get())
+        self._queue.get()()
         # Sleep instead of waiting on the queue: else each record would wake this thread, and the event loop
         # would wait for the GIL.
         stopping = self._closing.wait(BATCH_S)
         with suppress(Empty):
             while True:
-                self._take(self._queue.get_nowait())
+                self._queue.get_nowait()()
         return stopping
 
     def _is_due(self) -> bool:
@@ -283,25 +275,6 @@ class Writer:
             bool(self._rows or self._compared or self._incidents or self._states)
             or self._begun.keys() != self._noted
         )
-
-    def _take(self, item: _Item) -> None:
-        if isinstance(item, _Record):
-            self._begun.pop(item.finished.request, None)
-            if self._failing:  # bodies are long
-                item = item._replace(finished=replace(item.finished, body=None))
-            self._rows.append(item)
-        elif isinstance(item, Comparison):
-            self._compared.append(item)
-        elif isinstance(item, Incident):
-            self._incidents[item.server, item.began_at] = item
-        elif isinstance(item, Begun):
-            self._begun[item.request] = item
-        elif isinstance(item, str):
-            self._begun.pop(item, None)
-        elif isinstance(item, threading.Event):
-            self._flushing.append(item)
-        elif item is not None:
-            self._states[item.name] = item
 
     def _write(self) -> None:
         self._follow()
@@ -342,15 +315,14 @@ class Writer:
         # Drop what another process has erased.
         if (erased := forgetting(connection)) != self._forgetting:
             self._forgetting = erased
-            self._rows = deque((row for row in self._rows if row.put_at > erased.at), WAITING_ROWS)
-        states = self._states.items()
-        self._states = {name: state for name, state in states if state.generation == erased.generation}
-        refused = [why for record in self._rows if (why := self._insert(record.finished))]
+            self._rows = deque((row for row in self._rows if row[1] > erased.at), WAITING_ROWS)
+        refused = [why for finished, _ in self._rows if (why := self._insert(finished))]
         connection.executemany(UPDATE_COMPARED, self._compared)
         incidents = [each for each in self._incidents.values() if each.ended_at > erased.at]
         connection.executemany(INSERT_INCIDENT, incidents)
-        for name, state in self._states.items():
-            save_state(connection, name, state.state)
+        for name, (state, generation) in self._states.items():
+            if generation == erased.generation:
+                save_state(connection, name, state)
         self._note_begun()
         self._since_pruned += len(self._rows)
         if self._since_pruned >= PRUNE_EVERY_ROWS:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +91,6 @@ def one_by_one(*programs: Program | None) -> Programs:
         return {ends: program for ends in wanted if (program := next(rest)) is not None}
 
     return Programs(find)
-
-
-@dataclass(eq=False)
-class SpareConnection:
-    ends: Ends
 
 
 FLOOD, ASKS = Program("nightly.py", "jobs"), Program("opencode", "site")

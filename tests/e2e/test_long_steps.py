@@ -9,6 +9,7 @@ import pytest
 from clairvoyant_lab.asgi_server import serve_app
 from clairvoyant_lab.replay.kv_cache import KvCache
 
+from clairvoyant_cli.proxy.observing.metrics import observe
 from tests.fakes.raw_http import get, post, raw_client
 from tests.fakes.replay_backend import Engine, Replay
 from tests.fakes.scripted_upstream import Conversation, answer
@@ -64,9 +65,9 @@ async def test_a_body_of_a_million_tools() -> None:
 async def test_a_scrape_after_labels_without_end() -> None:
     engine = Engine()
     async with serve_app(Replay(engine).app) as url, serving(url) as daemon, raw_client(url) as _:
-        for metric in daemon.metrics._genai.values():
-            for number in range(4000):
-                metric.observe(0.1, "chat", "other", f"m{number}", "localhost", "1", str(number))
+        for number in range(4000):
+            labels = "chat", "other", f"m{number}", "localhost", "1", str(number)
+            observe(daemon.metrics._genai, dict.fromkeys(daemon.metrics._genai, (0.1, labels)))
         with watched_steps():
             async with raw_client(daemon.base_url) as operator:
                 answer = await operator.ask(get("/_clairvoyant/metrics", host="localhost"))

@@ -17,7 +17,7 @@ import predictor
 from clairvoyant_cli.errors import ClairvoyantError
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.control_api import REST, Shared
-from clairvoyant_cli.proxy.observing.metrics import Histogram
+from clairvoyant_cli.proxy.observing.metrics import Histogram, observe
 from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder
 from clairvoyant_cli.state.client import ControlClient
 from clairvoyant_cli.state.encoding import decode
@@ -348,7 +348,7 @@ def test_a_histogram_reads_as_prometheus_clients_own_does() -> None:
     other = prometheus_client.Histogram("a_seconds", "Some text", ["model"], buckets=bounds, registry=theirs)
     prometheus_client.Histogram("b", "None yet", buckets=bounds, registry=theirs)
     for value in (0.1, 0.5, 0.6, 1.0, 2.5, 2.6, 1e9):
-        mine.observe(value, "m")
+        observe({"a": mine}, {"a": (value, ("m",))})
         other.labels("m").observe(value)
     created = re.compile(rb"^.*_created.*\n", re.MULTILINE)
     assert generate_latest(ours) == created.sub(b"", generate_latest(theirs))

@@ -7,7 +7,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.protocols.routes import ROUTES, Work
-from clairvoyant_cli.proxy.observing.metrics import MAX_HISTOGRAM_SETS, MAX_MODELS, MODEL_CHARS, Histogram
+from clairvoyant_cli.proxy.observing.metrics import (
+    MAX_HISTOGRAM_SETS,
+    MAX_MODELS,
+    MODEL_CHARS,
+    Histogram,
+    observe,
+)
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from tests.fakes.llamacpp_server import LlamaServer
 from tests.fakes.raw_http import post, raw_client
@@ -84,7 +90,8 @@ async def test_statuses_that_a_backend_makes_up_are_counted_together() -> None:
 def test_the_sets_of_labels_of_a_metric_have_an_end_and_nothing_is_lost() -> None:
     histogram = Histogram("Some text", (1.0,), "operation model error_type")
     for number in range(4000):
-        histogram.observe(0.5, ("chat", "embed")[number % 2], f"m{number % 60}", str(number))
+        labels = ("chat", "embed")[number % 2], f"m{number % 60}", str(number)
+        observe({"x": histogram}, {"x": (0.5, labels)})
     samples = histogram.family("x").samples
     counts = {tuple(each.labels.values()): each.value for each in samples if each.name == "x_count"}
     assert len(counts) == MAX_HISTOGRAM_SETS + 2

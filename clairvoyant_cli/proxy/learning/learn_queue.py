@@ -30,7 +30,7 @@ class LearnQueue:
             return
         self._waiting.append((prediction, tokens))
         if self._next is None:
-            self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
+            self._next = asyncio.get_running_loop().call_later(REST_S, self._learn)
 
     def ended(self, of: Ended) -> None:
         if of.choices > 1 or of.tokens is None or of.prediction.memo is None:
@@ -46,21 +46,19 @@ class LearnQueue:
 
     def flush(self) -> None:
         """Learn the queue now, before the daemon shuts down and saves its state."""
-        if self._next is not None:
-            self._next.cancel()
-        self._next = None
         while self._waiting:
+            if self._next is not None:
+                self._next.cancel()
             self._learn()
-
-    def _one(self) -> None:
-        self._next = None
-        if self._waiting:
-            self._learn()
-        if self._waiting:
-            self._next = asyncio.get_running_loop().call_later(REST_S, self._one)
 
     def _learn(self) -> None:
+        """Learn one answer, and the next one after a pause."""
+        self._next = None
+        if not self._waiting:
+            return
         prediction, tokens = self._waiting.popleft()
+        if self._waiting:
+            self._next = asyncio.get_running_loop().call_later(REST_S, self._learn)
         try:
             self._predictor.learn(prediction, tokens)
         except Exception:

@@ -129,9 +129,8 @@ class Learner:
 
     def learn_short(self, model: str, wait_s: float, sojourn_s: float) -> None:
         """Learn from the wait and sojourn time of a Short answer under first-come-first-served."""
-        known = self._known(model)
         if wait_s >= QUEUED_S:
-            anchor_s, _ = _anchor_s(*self._learned_of(model))
+            known, (anchor_s, _) = self._known(model), _anchor_s(*self._learned_of(model))
             known.mu_short_s = _towards(known.mu_short_s or anchor_s, sojourn_s)
             known.queued += 1
 

@@ -128,26 +128,29 @@ class Histogram:
     """
 
     def __init__(self, text: str, buckets: Sequence[float], label: str = "") -> None:
-        self._text, self._buckets, self._labels = text, buckets, label.split()
+        self.text, self.buckets, self.labels = text, buckets, label.split()
         none = [0] * (len(buckets) + 1)
-        self._counts: dict[Labels, list[int]] = defaultdict(none.copy, {} if label else {(): none.copy()})
-        self._sums: Counter[Labels] = Counter()
-
-    def observe(self, value: float, *labels: str) -> None:
-        """Count a value."""
-        if labels not in self._counts:
-            labels = bounded(self._counts, self._labels, labels, MAX_HISTOGRAM_SETS)
-        self._counts[labels][bisect_left(self._buckets, value)] += 1
-        self._sums[labels] += value  # type: ignore[assignment]  # a Counter holds any number
+        self.counts: dict[Labels, list[int]] = defaultdict(none.copy, {} if label else {(): none.copy()})
+        self.sums: dict[Labels, float] = defaultdict(float)
 
     def family(self, name: str) -> HistogramMetricFamily:
         """Return the counts as Prometheus takes them: each bucket with all below it."""
-        family = HistogramMetricFamily(name, self._text, labels=self._labels or None)
-        bounds = [*map(floatToGoString, self._buckets), "+Inf"]
-        for labels, counts in self._counts.items():
+        family = HistogramMetricFamily(name, self.text, labels=self.labels or None)
+        bounds = [*map(floatToGoString, self.buckets), "+Inf"]
+        for labels, counts in self.counts.items():
             cumulated = [*zip(bounds, accumulate(counts), strict=True)]
-            family.add_metric(labels, cumulated, self._sums[labels])
+            family.add_metric(labels, cumulated, self.sums[labels])
         return family
+
+
+def observe(histograms: Mapping[str, Histogram], values: Mapping[str, tuple[float, Labels]]) -> None:
+    """Count values in the histograms of their names, under their labels."""
+    for name, (value, labels) in values.items():
+        histogram = histograms[name]
+        if labels not in histogram.counts:
+            labels = bounded(histogram.counts, histogram.labels, labels, MAX_HISTOGRAM_SETS)
+        histogram.counts[labels][bisect_left(histogram.buckets, value)] += 1
+        histogram.sums[labels] += value
 
 
 class Metrics:
@@ -183,15 +186,10 @@ class Metrics:
     def ended(self, of: Ended) -> None:
         """Count a finished request."""
         model, tokens, ttft_s, outcome = self._model(of), of.totals.tokens or 0, of.ttft_s, of.outcome.value
-        histograms, genai, last = self._histograms, self._genai, of.last
+        last, predicted, classed = of.last, of.prediction.expected_tokens, (of.predicted_class,)
         attributes = genai_attributes(of)
         error = attributes["error.type"]
-        told = (attributes | {"gen_ai.request.model": model, "error.type": _known(error)}).values()
-        genai["request_duration"].observe(of.sojourn_s, *told)
-        if ttft_s is not None and of.stream and not error:
-            genai["time_to_first_token"].observe(ttft_s, *told)
-            if tokens > 1:
-                genai["time_per_output_token"].observe((of.sojourn_s - ttft_s) / (tokens - 1), *told)
+        told = attributes | {"gen_ai.request.model": model, "error.type": _known(error)}
         labels = of.endpoint, _known(str(of.status)), outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if last is not NOWHERE:
@@ -199,21 +197,27 @@ class Metrics:
         if last.dropped:
             dropped = bounded(self._dropped, DROPPED_LABELS, (last.backend, last.dropped), MAX_REASONS)
             self._dropped[dropped] += 1
-        histograms["prediction_seconds"].observe(of.predicted_in_s)
+        genai = {"request_duration": of.sojourn_s}
+        if ttft_s is not None and of.stream and not error:
+            genai["time_to_first_token"] = ttft_s
+            if tokens > 1:
+                genai["time_per_output_token"] = (of.sojourn_s - ttft_s) / (tokens - 1)
+        values: dict[str, tuple[float, Labels]] = {"prediction_seconds": (of.predicted_in_s, ())}
         if of.was_queued:
-            histograms["request_queue_time_seconds"].observe(of.waited_s, of.predicted_class)
-            histograms["urgency_queue_time_seconds"].observe(of.waited_s, str(of.level))
+            values["request_queue_time_seconds"] = of.waited_s, classed
+            values["urgency_queue_time_seconds"] = of.waited_s, (str(of.level),)
         if ttft_s is not None:
-            histograms["time_to_first_token_seconds"].observe(ttft_s, model)
-        if of.outcome is not Outcome.COMPLETED:
-            return
-        histograms["e2e_request_latency_seconds"].observe(of.sojourn_s, model)
-        histograms["request_sojourn_seconds"].observe(of.sojourn_s, of.predicted_class)
-        histograms["request_prompt_tokens"].observe(of.job_prompt_tokens)
-        histograms["predicted_generation_tokens"].observe(of.prediction.expected_tokens)
-        if tokens:
-            histograms["request_generation_tokens"].observe(tokens)
-            histograms["prediction_error_ratio"].observe(of.prediction.expected_tokens / tokens)
+            values["time_to_first_token_seconds"] = ttft_s, (model,)
+        if of.outcome is Outcome.COMPLETED:
+            values["e2e_request_latency_seconds"] = of.sojourn_s, (model,)
+            values["request_sojourn_seconds"] = of.sojourn_s, classed
+            values["request_prompt_tokens"] = of.job_prompt_tokens, ()
+            values["predicted_generation_tokens"] = predicted, ()
+            if tokens:
+                values["request_generation_tokens"] = tokens, ()
+                values["prediction_error_ratio"] = predicted / tokens, ()
+        observe(self._histograms, values)
+        observe(self._genai, {name: (value, tuple(told.values())) for name, value in genai.items()})
 
     def render(self, state: Snapshot) -> Iterator[bytes]:
         """Yield the exposition text, one metric at a time."""

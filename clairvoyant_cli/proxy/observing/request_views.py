@@ -195,7 +195,23 @@ class RequestViews:
         whole, ended_s, uses = totals.tokens if totals.complete else None, end.at_s, list[SlotUse]()
         service_s, resumed_s, counted_tokens, began_s = 0.0, 0.0, 0, None
         for attempt in exchange.attempts:
-            use = self._use(attempt, ended_s)
+            server, usage = self.pool.by_id.get(attempt.server_id), attempt.usage
+            use = SlotUse(
+                server_id=attempt.server_id,
+                backend=attempt.server_id if server is None else server.name,
+                provider="" if server is None else server.adapter.name,
+                address=None if server is None else (server.upstream.host, server.upstream.port),
+                slot=attempt.slot,
+                reason=attempt.dispatch.reason.value,
+                granted_s=attempt.granted_s,
+                expected_s=attempt.expected_s,
+                first_byte_s=attempt.first_byte_s,
+                ended_s=attempt.ended_s or ended_s,
+                tokens=attempt.tokens,
+                events=0 if usage is None else usage.events,
+                dropped=attempt.dropped,
+                worked=attempt.end in (None, AttemptEnd.PREEMPTED, AttemptEnd.BROKEN),
+            )
             uses.append(use)
             counted_tokens += use.tokens
             if use.worked:
@@ -253,25 +269,6 @@ class RequestViews:
             generated=_generated(exchange, end, whole or counted_tokens),
             counts=end.outcome is Outcome.COMPLETED and whole is not None and job.interactive,
             remark=remark,
-        )
-
-    def _use(self, attempt: Attempt, ended_s: float) -> SlotUse:
-        server, usage = self.pool.by_id.get(attempt.server_id), attempt.usage
-        return SlotUse(
-            server_id=attempt.server_id,
-            backend=attempt.server_id if server is None else server.name,
-            provider="" if server is None else server.adapter.name,
-            address=None if server is None else (server.upstream.host, server.upstream.port),
-            slot=attempt.slot,
-            reason=attempt.dispatch.reason.value,
-            granted_s=attempt.granted_s,
-            expected_s=attempt.expected_s,
-            first_byte_s=attempt.first_byte_s,
-            ended_s=attempt.ended_s or ended_s,
-            tokens=attempt.tokens,
-            events=0 if usage is None else usage.events,
-            dropped=attempt.dropped,
-            worked=attempt.end in (None, AttemptEnd.PREEMPTED, AttemptEnd.BROKEN),
         )
 
 

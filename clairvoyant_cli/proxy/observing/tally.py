@@ -7,7 +7,7 @@ steps. What happened in a step counts as spread evenly over it.
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.proxy.queue.ended import Ended
@@ -61,12 +61,13 @@ def begins_at(now: float) -> float:
     return (now // STEP_S - STEPS + 1) * STEP_S
 
 
-def divided(since: float, until: float) -> Iterator[tuple[int, float]]:
-    """Yield the steps that a span touches, at most those that are kept, each with its seconds in it."""
-    last = int(until // STEP_S)
-    for step in range(max(int(since // STEP_S), last - KEPT), last + 1):
-        begins = step * STEP_S
-        yield step, min(until, begins + STEP_S) - max(since, begins)
+def divided(since: float, until: float) -> list[tuple[int, float]]:
+    """Return the steps that a span touches, at most those that are kept, each with its seconds in it."""
+    first, last = int(since // STEP_S), int(until // STEP_S)
+    if first == last:
+        return [(first, until - since)]
+    steps = range(max(first, last - KEPT), last + 1)
+    return [(step, min(until, (step + 1) * STEP_S) - max(since, step * STEP_S)) for step in steps]
 
 
 @dataclass(slots=True)

@@ -78,7 +78,9 @@ class Fields:
                 members = value.lower().split(b",")
                 if len(members) > MAX_MEMBERS + 1:
                     raise FramingError(431, f"more than {MAX_MEMBERS} members in {key.decode().title()}")
-                self.listed.setdefault(key, []).extend([member.strip(b" \t") for member in members])
+                listed = self.listed.setdefault(key, [])
+                for member in members:
+                    listed.append(member.strip(b" \t"))
             elif key in self.first:
                 if key in _SINGLE:
                     raise FramingError(400, f"more than one {key.decode().title()} field")

@@ -418,4 +418,4 @@ def chunk(data: bytes | memoryview) -> bytes:
 
 
 def last_chunk(trailers: Iterable[Header]) -> bytes:
-    return b"0\r\n" + b"".join([b"%b: %b\r\n" % trailer for trailer in trailers]) + b"\r\n"
+    return b"\r\n".join((b"0", *map(b": ".join, trailers), b"", b""))

@@ -121,7 +121,7 @@ class RequestHead(Head):
         and `extra`.
         """
         lines = [self.method + b" " + (target or self.origin_form) + b" HTTP/1.1", b"Host: " + host]
-        lines += [name + b": " + value for name, value in (*self.fields.passing(b"host", *drop), *extra)]
+        lines += map(b": ".join, (*self.fields.passing(b"host", *drop), *extra))
         if self.length is None:
             lines.append(b"Transfer-Encoding: chunked")
         if self.upgrade:
@@ -160,7 +160,7 @@ class ResponseHead(Head):
         # RFC 9110, 8.6: a 1xx or a 204 has no length, and a client that believed one would wait for it.
         drop = (b"content-length",) if self.status < 200 or self.status == 204 else ()
         lines = [b"HTTP/1.1 %d %b" % (self.status, self.reason)]
-        lines += [name + b": " + value for name, value in (*self.fields.passing(*drop), *extra)]
+        lines += map(b": ".join, (*self.fields.passing(*drop), *extra))
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 

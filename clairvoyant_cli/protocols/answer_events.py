@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.protocols.lenient_json import ABSENT, Object, is_given, text
+from clairvoyant_cli.protocols.lenient_json import ABSENT, Object, is_given, object_of, text
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 AnswerEvent = dict[str, Any]
@@ -20,13 +20,20 @@ EVENT_END, LINE_END = re.compile(rb"\r?\n\r?\n"), re.compile(rb"\n")  # of a ser
 
 
 class Kind(StrEnum):
-    """What an event brings: a part of the answer, or its end. All others are openings, totals or idle."""
+    """What an event brings: a part of the answer, its end, or nothing. OTHER are its opening and its totals,
+    and its end before it is decoded.
+    """
 
     TEXT = "answer"
     THINKING = "thinking"
     TOOL = "tool call"
+    OTHER = "other"
+    IDLE = "idle"
     END = "end"
     ERROR = "error"
+
+
+TEXTS = frozenset((Kind.TEXT, Kind.THINKING, Kind.TOOL))
 
 
 TEXT_KINDS = {
@@ -42,7 +49,7 @@ TEXT_KINDS = {
 }
 """The names under which events of all dialects have their text. Inside a text the quotes are escaped."""
 
-_BRINGS_TEXT = re.compile(rb'"(%b)"\s*:\s*"[^"][^\n]*' % b"|".join(TEXT_KINDS))
+_BRINGS_TEXT = re.compile(rb'"(%b)"\s*:\s*"[^"]' % b"|".join(TEXT_KINDS))
 _TEXTS = re.compile(rb'"(%b)"\s*:\s*"((?:[^"\\]|\\.)++)"' % b"|".join(TEXT_KINDS))
 _RESPONSES = b'"response.'  # how the types of events begin in a Responses stream
 _RESPONSES_TYPE = re.compile(rb'"type"\s*:\s*"response\.([a-z_.]+)"')
@@ -58,11 +65,16 @@ CALLS_TOOL = re.compile(
 )
 """What an answer contains that calls a tool."""
 
-_IDLE = re.compile(
-    rb"(?:\s*+(?::[^\n]*+|event: ?ping[^\n]*+|data: ?\{"
-    rb'(?:\s*"type"\s*:\s*"ping"|[^\n]*?"prompt_progress"\s*:\s*\{)[^\n]*+))*+\s*+'
+_NO_EVENT = (
+    b":",
+    b"event:",
+    b"id:",
+    b"retry:",
+)  # how lines of a stream begin that bring nothing by themselves
+_PROMPT_PROGRESS = re.compile(rb'"prompt_progress"\s*:\s*\{')  # llama.cpp reports how much of it it has read
+LONGEST_IDLE = (
+    4096  # bytes of an event that brings nothing; a longer one, of which a part has come, brings something
 )
-"""Comments, Anthropic's pings, and llama.cpp's reports of how much of the prompt it has read."""
 
 
 def events_in(held: bytearray, data: bytes, end: re.Pattern[bytes] = EVENT_END) -> Iterator[bytes]:
@@ -75,16 +87,27 @@ def events_in(held: bytearray, data: bytes, end: re.Pattern[bytes] = EVENT_END) 
     del held[:begun]
 
 
-def is_idle(piece: bytes) -> bool:
-    """Whether a piece of server-sent events brings nothing of the answer, not even its opening."""
-    return _IDLE.fullmatch(piece) is not None
+def kinds_of(lines: bytes) -> list[Kind]:
+    """Return what each event in some whole lines of a stream brings."""
+    kinds = []
+    for line in lines.split(b"\n"):
+        event = line.removeprefix(b"data:").strip()
+        if not event or line.startswith(_NO_EVENT):
+            continue
+        if _RESPONSES in line:
+            kinds.append(next(iter(texts_of(line)), Kind.OTHER))
+        elif (found := _BRINGS_TEXT.search(line)) is not None:
+            kinds.append(TEXT_KINDS[found[1]])
+        else:
+            is_idle = _PROMPT_PROGRESS.search(line) or (b'"ping"' in line and _is_ping(event))
+            kinds.append(Kind.IDLE if is_idle else Kind.OTHER)
+    return kinds
 
 
-def kinds_of_text(lines: bytes) -> list[Kind]:
-    """Return the kind of text of each event in some lines of a stream that brings any."""
-    if _RESPONSES not in lines:
-        return [TEXT_KINDS[name] for name in _BRINGS_TEXT.findall(lines)]
-    return [next(iter(texts)) for line in lines.split(b"\n") if (texts := texts_of(line))]
+def _is_ping(event: bytes) -> bool:
+    """Whether an event is Anthropic's ping, and not one that has another within."""
+    members = object_of(event)
+    return members is not None and text(members["type"]) == "ping"
 
 
 def texts_of(line: bytes) -> dict[Kind, bytes]:

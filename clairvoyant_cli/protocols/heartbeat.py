@@ -15,7 +15,15 @@ import msgspec
 from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.answer_events import AnswerEvent, ending_of, events_in, ndjson, sse
 from clairvoyant_cli.protocols.errors import Refusal
-from clairvoyant_cli.protocols.lenient_json import PLAIN_OBJECT, fitting, object_of
+from clairvoyant_cli.protocols.lenient_json import (
+    ABSENT,
+    PLAIN_OBJECT,
+    entries,
+    fitting,
+    is_given,
+    object_in,
+    object_of,
+)
 from clairvoyant_cli.protocols.routes import OLLAMA_SHAPES, Shape
 
 EVENT_STREAM = b"text/event-stream"
@@ -115,20 +123,16 @@ def blank_after(shape: Shape, passed: bytes) -> bytes:
     if shape not in OLLAMA_SHAPES and not (passed.endswith((b"\n\n", b"\r\n\r\n")) and line[:5] == b"data:"):
         return b""
     line = line.removeprefix(b"data:") if passed.endswith(b"\n") else b""
-    last, event = fitting(PLAIN_OBJECT, line), object_of(line)
-    if last is None or event is None or ending_of(event) is not None:
+    last = object_of(line)
+    if last is None or ending_of(last) is not None:
         return b""
     if shape is Shape.MESSAGES:
         return PING
     if shape in OLLAMA_SHAPES:
         text = {"message": {"role": "assistant", "content": ""}} if "message" in last else {"response": ""}
-        return ndjson({name: last.get(name) for name in ("model", "created_at")} | text | {"done": False})
-    choice = next(iter(last.get("choices") or ()), None)
-    if (
-        shape not in (Shape.CHAT, Shape.COMPLETION)
-        or not isinstance(choice, dict)
-        or choice.get("finish_reason")
-    ):
+        return ndjson({name: last[name] for name in ("model", "created_at")} | text | {"done": False})
+    choice = object_in(next(iter(entries(last["choices"]) or ()), ABSENT))
+    if shape not in (Shape.CHAT, Shape.COMPLETION) or not choice or is_given(choice["finish_reason"]):
         return b""
     # An empty text would make one of a content that is null beside a tool's call.
     nothing: AnswerEvent = {"delta": {}} if shape is Shape.CHAT else {"text": "", "logprobs": None}

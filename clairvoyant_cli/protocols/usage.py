@@ -16,10 +16,12 @@ from clairvoyant_cli.http.heads import ResponseHead
 from clairvoyant_cli.protocols.answer_events import (
     CALLS_TOOL,
     END_OF_THINKING,
+    LONGEST_IDLE,
+    TEXTS,
     Earlier,
     Kind,
     ending_of,
-    kinds_of_text,
+    kinds_of,
     texts_of,
 )
 from clairvoyant_cli.protocols.lenient_json import Object, number, object_in, object_of
@@ -171,32 +173,36 @@ class UsageReader:
     def tokens(self) -> int:
         return round(self.events * self.tokens_an_event)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> bool:
+        """Take the next piece; return whether it brings anything. What cannot be read does."""
         if not self.readable:
-            return
+            return True
         tail = self._tail
         tail += data
-        if self.streaming:
-            if b"\n" in data:
-                lines, _, self._line = (self._line + data).rpartition(b"\n")
-                kinds = kinds_of_text(lines)
-                self.events += len(kinds)
-                if Kind.THINKING in kinds:
-                    self.thought += kinds.count(Kind.THINKING)
-                elif b"/think" in lines and END_OF_THINKING.search(lines):
-                    self.thought = self.events
-                elif kinds and self.thought and self.on_answer is not None:
-                    self.on_answer()
-                    self.on_answer = None
-            elif len(self._line) < TAIL_BYTES:
-                self._line += data
-            if len(tail) > 2 * TAIL_BYTES:
-                del tail[:-TAIL_BYTES]
-            if self._shown is not None:
-                self._shown.feed(data)
-        elif len(tail) > WHOLE_BYTES:
-            self.readable = False
-            tail.clear()
+        if not self.streaming:
+            if len(tail) > WHOLE_BYTES:
+                self.readable = False
+                tail.clear()
+            return not data.isspace()
+        if len(tail) > 2 * TAIL_BYTES:
+            del tail[:-TAIL_BYTES]
+        if self._shown is not None:
+            self._shown.feed(data)
+        if b"\n" not in data:
+            self._line += data if len(self._line) < TAIL_BYTES else b""
+            return len(self._line) > LONGEST_IDLE
+        lines, _, self._line = (self._line + data).rpartition(b"\n")
+        kinds = kinds_of(lines)
+        texts = list(filter(TEXTS.__contains__, kinds))
+        self.events += len(texts)
+        if Kind.THINKING in texts:
+            self.thought += texts.count(Kind.THINKING)
+        elif b"/think" in lines and END_OF_THINKING.search(lines):
+            self.thought = self.events
+        elif texts and self.thought and self.on_answer is not None:
+            self.on_answer()
+            self.on_answer = None
+        return len(kinds) > kinds.count(Kind.IDLE)
 
     @property
     def passed(self) -> bytes:

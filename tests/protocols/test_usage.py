@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from clairvoyant_cli.http.heads import ResponseHead
-from clairvoyant_cli.protocols.answer_events import is_idle
 from clairvoyant_cli.protocols.usage import (
     LAST_LINES,
     LONGEST_S,
@@ -163,6 +162,8 @@ def test_the_thinking_is_counted_and_its_end_reported(
         (b": still reading\n\n", True),
         (b'event: ping\ndata: {"type": "ping"}\n\n:\n\n', True),
         (b'data: {"type":"ping"}\r\n\r\n', True),
+        (b'data: {"cost": 0, "type": "ping"}\n\n', True),
+        (events({"type": "content_block_start", "content_block": {"type": "ping"}}), False),
         (b'data: {"choices":[{"delta":{"content":null}}],"prompt_progress":{"total":9}}\n\n', True),
         (b": still reading\n\n" + events(ROLE), False),
         (events({"type": "ping"}, DELTA), False),
@@ -171,7 +172,8 @@ def test_the_thinking_is_counted_and_its_end_reported(
     ],
 )
 def test_what_a_server_sends_while_it_reads_is_no_part_of_an_answer(piece: bytes, idle: bool) -> None:
-    assert is_idle(piece) is idle
+    watch = UsageReader(ResponseHead(200, b"OK", [(b"Content-Type", SSE.encode())]))
+    assert watch.feed(piece) is not idle
 
 
 def test_what_a_responses_stream_repeats_is_not_counted_again() -> None:

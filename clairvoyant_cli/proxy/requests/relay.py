@@ -20,7 +20,6 @@ from clairvoyant_cli.http.upstream import (
     UpstreamConnection,
     UpstreamError,
 )
-from clairvoyant_cli.protocols.answer_events import is_idle
 from clairvoyant_cli.protocols.errors import Refusal
 from clairvoyant_cli.protocols.heartbeat import Joint, blank_after
 from clairvoyant_cli.protocols.outer_members import OuterMembers
@@ -230,9 +229,7 @@ class Relay(ResponseSink):
             if self.on_id is not None:
                 self._find_id(data)
             self._send(data)
-            if self._usage is not None:
-                self._usage.feed(data)
-            self._goes_on(data)
+            self._goes_on(brings_anything=self._usage is None or self._usage.feed(data))
 
     def _find_id(self, data: bytes) -> None:
         """Report the id of the response, which may arrive in pieces."""
@@ -243,10 +240,10 @@ class Relay(ResponseSink):
             self.on_id = None
         self._tail = b"" if found is not None else self._tail[-LONGEST_ID:]
 
-    def _goes_on(self, data: bytes) -> None:
+    def _goes_on(self, *, brings_anything: bool) -> None:
         """Report that the answer begins or goes on, unless a piece of it brings nothing."""
         self._silent = False
-        if self.watcher is not None and not is_idle(data):
+        if self.watcher is not None and brings_anything:
             self.watcher.piece()
 
     def end(self, trailers: list[Header]) -> None:
@@ -368,8 +365,7 @@ class SplicedRelay(Relay):
         if not self._spliced:
             super().data(data)
             return
-        if self._usage is not None:
-            self._usage.feed(data)
+        brings_anything = self._usage is None or self._usage.feed(data)
         try:
             out = self.splice.feed(data)
         except PartError as error:
@@ -379,7 +375,7 @@ class SplicedRelay(Relay):
             return
         if out:
             self._send(out)
-        self._goes_on(data)
+        self._goes_on(brings_anything=brings_anything)
         if self.splice.is_cut and not self.finished.done():
             self._stop()
 

@@ -30,11 +30,6 @@ def log_tokens(tokens: float) -> float:
     return log(max(tokens, 0.0) + SHIFT_TOKENS)
 
 
-def tokens_at(place: float) -> float:
-    """Return the tokens at a place of that scale, never less than 1."""
-    return max(exp(place) - SHIFT_TOKENS, 1.0)
-
-
 def median_above(mean: float, spread: float, least: float) -> float:
     """Return the median, in log tokens, of the answers whose log tokens are `least` or more."""
     distance = (least - mean) / spread

@@ -111,7 +111,11 @@ class Fields:
             stop = stop.union(
                 name for name in named if name not in passing and not name.startswith(END_TO_END_PREFIXES)
             )
-        return [item for key, item in zip(self.keys, self.items, strict=True) if key not in stop]
+        kept: list[Header] = []
+        for key, item in zip(self.keys, self.items, strict=True):
+            if key not in stop:
+                kept.append(item)
+        return kept
 
 
 def no_head(block: bytes, why: str) -> FramingError:

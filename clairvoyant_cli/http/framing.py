@@ -287,8 +287,7 @@ class RequestReader(Reader):
     def next_request(self) -> list[Event]:
         """The last request has been answered: read the one after it, as far as it is here."""
         self._state = _State.HEAD
-        held = self.rest()
-        return self.receive(held) if held else []
+        return self.receive(self.rest()) if self.held else []
 
     def stop(self) -> None:
         self._state = _State.BROKEN

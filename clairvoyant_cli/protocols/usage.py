@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from clairvoyant_cli.http.heads import ResponseHead
@@ -259,7 +260,7 @@ def _totals_in(lines: Iterable[bytes]) -> dict[str, Any]:
 def _numbers_in(event: Object) -> dict[str, int | float]:
     """Return the `KNOWN` numbers in an event: tokens, and seconds above 0."""
     held = Object(event)  # Ollama's numbers are flat
-    for holder in (*(object_in(event[name]) for name in WRAPPERS if name in event), event):
+    for holder in (*map(object_in, filter(None, map(event.get, WRAPPERS))), event):
         for name in holder.keys() & HOLDERS:
             held |= object_in(holder[name])
     for details in DETAILS & held.keys():
@@ -284,7 +285,7 @@ def _totals_of(counts: dict[str, int | float]) -> dict[str, int | float]:
             if counts.get(name):
                 found[total] = counts[name]
                 break
-    if prompt := sum([counts.get(name, 0) for name in APART]):
+    if prompt := sum(map(counts.get, APART, repeat(0))):
         found.setdefault("prompt_tokens", prompt)
     if read := counts.get("prompt_eval_count"):
         # Recent versions of Ollama count cached tokens as read, too.

@@ -19,7 +19,7 @@ from predictor.lexical.model import STATED_SPREAD, LexicalModel, Reading
 from predictor.lexical.online import KEY_BUCKETS, Features, Floats
 from predictor.lexical.steps import NUMBER_VALUE, NUMBERS, STEP_KEY_VALUE, step_keys, step_numbers
 from predictor.lexical.words import gram_hashes, words_of
-from predictor.lognormal import log_tokens, median_above, prediction_of, tokens_at
+from predictor.lognormal import log_tokens, median_above, prediction_of
 from predictor.record import LONG_FROM_TOKENS, Prediction, Predictor, PromptView, Quality, Task
 from predictor.semantic.opinion import EMBEDDED, EncoderEstimate
 
@@ -158,7 +158,7 @@ class LexicalPredictor(Predictor):
             return
         is_capped = memo.cap is not None and tokens >= memo.cap
         if not is_capped:  # where the client ends an answer says nothing of where the model would have
-            self._judged.judge(prediction.score, tokens_at(memo.q90), tokens)
+            self._judged.judge(prediction.score, prediction.q90_tokens, tokens)
         if self.frozen:
             return
         real, head = log_tokens(tokens), self._heads.to_teach(memo.principal)

@@ -67,6 +67,7 @@ class RequestHead(Head):
     __slots__ = (
         "authority",
         "expects_continue",
+        "has_body",
         "http10",
         "keep_alive",
         "length",
@@ -86,6 +87,7 @@ class RequestHead(Head):
         self.method = method
         self.target = target
         self.length = _request_length(fields, http10=http10)
+        self.has_body = self.length != 0
         self.keep_alive = (b"keep-alive" in options) if http10 else (b"close" not in options)  # RFC 9112, 9.3
         self.http10 = http10
         self.authority, self.origin_form = _resolve(method, target, fields, http10=http10)
@@ -109,10 +111,6 @@ class RequestHead(Head):
     @property
     def query(self) -> bytes:
         return self.origin_form.partition(b"?")[2]
-
-    @property
-    def has_body(self) -> bool:
-        return self.length != 0
 
     def encode(
         self, host: bytes, *extra: Header, drop: Sequence[bytes] = (), target: bytes | None = None

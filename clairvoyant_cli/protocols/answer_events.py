@@ -65,16 +65,11 @@ CALLS_TOOL = re.compile(
 )
 """What an answer contains that calls a tool."""
 
-_NO_EVENT = (
-    b":",
-    b"event:",
-    b"id:",
-    b"retry:",
-)  # how lines of a stream begin that bring nothing by themselves
-_PROMPT_PROGRESS = re.compile(rb'"prompt_progress"\s*:\s*\{')  # llama.cpp reports how much of it it has read
-LONGEST_IDLE = (
-    4096  # bytes of an event that brings nothing; a longer one, of which a part has come, brings something
-)
+_NO_EVENT = (b":", b"event:", b"id:", b"retry:")
+"""How lines of a stream begin that bring nothing by themselves."""
+
+_PROMPT_PROGRESS = re.compile(rb'"prompt_progress"\s*:\s*\{')  # how much of it llama.cpp has read
+LONGEST_IDLE = 4096  # bytes of an event that brings nothing; a longer one brings something before it is whole
 
 
 def events_in(held: bytearray, data: bytes, end: re.Pattern[bytes] = EVENT_END) -> Iterator[bytes]:

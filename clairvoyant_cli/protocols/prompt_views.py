@@ -194,16 +194,16 @@ def _conversation(body: Object, shape: Shape) -> PromptView:
     system: list[str] = []
     turns: list[Turn] = []
     answered, images, read_characters = len(between) // 2, 0, 0
-    for said in read:
-        if said is None:
+    for message in read:
+        if message is None:
             continue
-        images += said.images
-        read_characters += len(said.text) + said.cut
-        answered += said.role in BY_THE_MODEL
-        if said.role in ("system", "developer"):
-            system.append(said.text)
+        images += message.images
+        read_characters += len(message.text) + message.cut
+        answered += message.role in BY_THE_MODEL
+        if message.role in ("system", "developer"):
+            system.append(message.text)
         else:
-            turns.append(Turn(said.role, said.text, said.cut))
+            turns.append(Turn(message.role, message.text, message.cut))
     prompt = turns.pop() if turns else Turn("user", "")
     step = None
     if answered or is_given(tools):

@@ -47,9 +47,9 @@ RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "nu
 LONGEST_ID = 256
 CHOICES = {"n", "best_of", "n_cmpl"}  # fields that ask for several answers
 EFFECTS = {"background", "integrations", "mcp_servers"}  # what a server does besides answering
-SPECIAL = frozenset((*CHOICES, *EFFECTS, "web_search_options", "store", "tools", "service_tier")) | {
-    *("priority", "previous_response_id")
-}
+SPECIAL = frozenset(CHOICES | EFFECTS).union(
+    "web_search_options store tools service_tier priority previous_response_id".split()
+)
 """Fields that tell more of a request than what it says. Most requests have none of them."""
 
 STORING = (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)  # whose answers a server stores unless it is asked not to

@@ -94,7 +94,6 @@ class Continuation:
     trials: int
     exact: int  # trials of equal text
     resume_s: float  # to the first new token after other requests used the slot
-    warm_s: float  # the same, right after the cut
     repeats: int = 0  # trials whose prompt had been answered in full before
     exact_repeats: int = 0
     fingerprint: str = ""  # of the model and its settings
@@ -171,7 +170,6 @@ class Profile:
     decode_tokens_per_s: float | None = None
     prefill_tokens_per_s: float | None = None
     ttft_s: float | None = None
-    load_s: float | None = None
     slots: int = 1
     queued_decode_tokens_per_s: float | None = None
     took_s: float = 0.0

@@ -152,10 +152,7 @@ def _checked(profile: Profile) -> Profile:
     for way in profile.continuations:
         if not 0 <= way.exact_repeats <= way.repeats <= way.trials:
             raise ValueError(f"the repeated trials of {way.way!r} are inconsistent")
-        if (
-            not 0 <= way.rounded <= way.trials - way.exact <= way.trials
-            or min(way.resume_s, way.warm_s) < 0.0
-        ):
+        if not 0 <= way.rounded <= way.trials - way.exact <= way.trials or way.resume_s < 0.0:
             raise ValueError(f"the trials of {way.way!r} are inconsistent")
     return profile
 

@@ -264,7 +264,7 @@ def test_each_message_of_the_troubleshooting_is_one_of_the_program() -> None:
 
 
 def test_page_and_log_say_what_decides_whether_answers_are_preempted() -> None:
-    proof = Continuation("raw", 24, 17, 0.01, 0.01, repeats=12, exact_repeats=5)
+    proof = Continuation("raw", 24, 17, 0.01, repeats=12, exact_repeats=5)
     assert proof.is_exact
     assert f"`{verdict_of(proof)}`" in (DOCS / "how-to" / "cut-long-answers.md").read_text()
 

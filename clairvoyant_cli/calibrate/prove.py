@@ -12,7 +12,6 @@ written before again as a whole when it is cut, which rounds differently and tak
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, cycle, islice
@@ -23,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from clairvoyant_cli.backends.chat_probe import read_line
 from clairvoyant_cli.backends.client import Client, Question, together
 from clairvoyant_cli.backends.continuation import Way, request_to_continue
 from clairvoyant_cli.backends.prober import PROBE_TIMEOUT_S
@@ -72,9 +70,7 @@ class Trial:
 
     exact: bool  # equal in text
     repeated: bool = False  # its prompt had been answered before
-    counted: bool = False  # equal in the tokens that the server reports
-    warm_s: float | None = None  # to the first new token right after the cut; None if none came
-    resume_s: float | None = None  # the same after others had the slot
+    resume_s: float | None = None  # to the first new token after others had the slot; None if none came
     # How far the less likely of the tokens where the texts part is from the best.
     gap_nats: float | None = None
     change_nats: float = 0.0  # by how much probabilities changed there when the tokens were read again
@@ -85,10 +81,8 @@ class Answer:
     """An answer as its client reads it."""
 
     pieces: Sequence[str] = ()  # its text, event by event
-    tokens: int = 0  # as the server reports, 0 if it does not
     said: str = ""  # before it was cut
     repeated: bool = False  # its prompt had been answered before
-    warm_s: float | None = None
     resume_s: float | None = None
 
     @property
@@ -210,9 +204,8 @@ class Prover:
                 exact = each.text == uncut.text
                 comparable = exact or uncut.text.startswith(each.said)
                 if comparable and (exact or await cutter.whole(asked) == uncut):
-                    counted = each.tokens == uncut.tokens
                     gap = () if exact else await cutter.gap(way, asked, uncut, each)
-                    trials.append(Trial(exact, each.repeated, counted, each.warm_s, each.resume_s, *gap))
+                    trials.append(Trial(exact, each.repeated, each.resume_s, *gap))
         known.questions[way.name] = number + 1
         known.trials[way.name] = [*known.trials.get(way.name, ()), *trials][: self.wanted]
 
@@ -223,19 +216,12 @@ class Prover:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        known, notes = self.progress, list[str]()
-        if why_not := known.why_not or ("" if self.continuations else self.cutter.why_not):
-            notes.append(f"no answer can be preempted: {why_not}")
-        for way, trials in known.trials.items():
-            if off := sum(trial.exact and not trial.counted for trial in trials):
-                news = f"{off} of {len(trials)} answers continued by {way} reported"
-                notes.append(f"{news} a different number of tokens")
-        return tuple(notes)
+        why_not = self.progress.why_not or ("" if self.continuations else self.cutter.why_not)
+        return (f"no answer can be preempted: {why_not}",) if why_not else ()
 
 
 def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuation:
     repeats = [trial for trial in trials if trial.repeated]
-    warm = [trial.warm_s for trial in trials if trial.warm_s is not None]
     resumed = [trial.resume_s for trial in trials if trial.resume_s is not None and not trial.repeated]
     gaps = [trial.gap_nats for trial in trials if trial.gap_nats is not None]
     change_nats = max((trial.change_nats for trial in trials), default=0.0)
@@ -245,7 +231,6 @@ def _summed_up(way: str, trials: Sequence[Trial], fingerprint: str) -> Continuat
         trials=len(trials),
         exact=sum(trial.exact for trial in trials),
         resume_s=median(resumed) if resumed else 0.0,
-        warm_s=median(warm) if warm else 0.0,
         repeats=len(repeats),
         exact_repeats=sum(trial.exact for trial in repeats),
         fingerprint=fingerprint,
@@ -289,21 +274,15 @@ def _change(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
 @dataclass(slots=True)
 class Part:
-    """What came of one request: what its client reads, and when it was sent, began and ended, in seconds."""
+    """When a request was sent, and its answer began and ended, in seconds."""
 
     sent_s: float
     first_s: float | None = None
     last_s: float = 0.0
-    read: bytes = b""
 
     @property
     def ttft_s(self) -> float | None:
         return None if self.first_s is None else self.first_s - self.sent_s
-
-    @property
-    def tokens(self) -> int:
-        pieces = (read_line(line) for line in self.read.split(b"\n"))
-        return max((piece.totals.tokens or 0 for piece in pieces if piece is not None), default=0)
 
 
 # The tokens of an answer so far, None if its server does not tell, and the seconds of reading and writing.
@@ -336,10 +315,10 @@ class Cutter:
         """Return the uncut answer; None if it could not be cut."""
         splice = Splice(asked)
         await self._warm_up(asked)
-        part = await self._part(splice, self.adapter.chat_path, asked.body)
+        await self._part(splice, self.adapter.chat_path, asked.body)
         splice.want_cut()
         self.why_not = splice.why_not or ("" if splice.said else "its answers are empty")
-        return None if self.why_not else Answer(splice.pieces, part.tokens)
+        return None if self.why_not else Answer(splice.pieces)
 
     async def continued(
         self, way: Way, asked: Continuable, after: int, *, repeated: bool = False
@@ -348,15 +327,12 @@ class Cutter:
         if (cut := await self._cut(asked, after)) is None:
             return None
         splice, spent = cut
-        said, warm_s = splice.said, None
-        if not repeated:
-            part = await self._resume(way, deepcopy(splice), spent, right_after=True)
-            warm_s = None if part is None else part.ttft_s
+        said = splice.said
         await self._ask_others()
         if (part := await self._resume(way, splice, spent, read_again=repeated)) is None:
             return None
         pieces = () if part.first_s is None else splice.pieces
-        return Answer(pieces, part.tokens, said, repeated, warm_s, part.ttft_s)
+        return Answer(pieces, said, repeated, part.ttft_s)
 
     async def gap(
         self, way: Way, asked: Continuable, uncut: Answer, other: Answer
@@ -396,20 +372,20 @@ class Cutter:
         return splice, (told, first_s - part.sent_s, part.last_s - first_s)
 
     async def _resume(
-        self, way: Way, splice: Splice, spent: Spent, *, right_after: bool = False, read_again: bool = False
+        self, way: Way, splice: Splice, spent: Spent, *, read_again: bool = False
     ) -> Part | None:
-        """Continue an answer; None if the way is not available. `right_after` the cut only the first token
-        counts; later the server first looks for the answer in its cache. `read_again`: it reads all again.
+        """Continue an answer; None if the way is not available. The server first looks for the answer in its
+        cache; with `read_again`, it reads all again.
         """
         begun_s = self._client.clock()
-        if not right_after and (lookup := self.adapter.cache_lookup(splice.asked)) is not None:
+        if (lookup := self.adapter.cache_lookup(splice.asked)) is not None:
             await self.ask(lookup[0], LOOKUP_TIMEOUT_S, lookup[1])
         if (onward := await request_to_continue(way, self.ask, splice, *spent)) is None:
             return None
         body = onward.body | (dict(self.adapter.READ_AGAIN) if read_again else {})
         path = onward.path or self.adapter.chat_path
         try:
-            part = await self._part(splice, path, body, first_only=right_after)
+            part = await self._part(splice, path, body)
         except ClairvoyantError as error:
             if error.exit_code is ExitCode.UNREACHABLE:
                 raise
@@ -433,7 +409,6 @@ class Cutter:
         body: dict[str, Any],
         *,
         cut_after: int | None = None,
-        first_only: bool = False,
     ) -> Part:
         untouched, said = splice.passes_untouched, len(splice.said)
         lines_to_cut = (
@@ -443,13 +418,13 @@ class Cutter:
         part = Part(self._client.clock())
         async with aclosing(self._client.chunks(path, body)) as chunks:
             async for at_s, data in chunks:
-                part.read += splice.feed(data)
+                splice.feed(data)
                 part.last_s = at_s
                 if part.first_s is None and (untouched or len(splice.said) > said):
                     part.first_s = at_s
                 lines += data.count(b"\n")
                 if lines_to_cut is not None and lines >= lines_to_cut:
                     splice.want_cut()
-                if splice.is_cut or (first_only and part.first_s is not None):
+                if splice.is_cut:
                     break
         return part

@@ -12,13 +12,13 @@ from statistics import median
 
 import msgspec
 
+from clairvoyant_cli.backends.client import LOAD_S
 from clairvoyant_cli.calibrate.prove import FULL_TOKENS, Prover, progress_name
 from clairvoyant_cli.calibrate.questions import long_questions, short_questions
 from clairvoyant_cli.calibrate.queueing import computed_mu_short, estimate, in_the_queue
 from clairvoyant_cli.calibrate.server_speeds import (
     WARM_UP,
     Survey,
-    load_model,
     measure_prefill,
     one_at_a_time,
     probe_slots,
@@ -51,12 +51,10 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
     """Measure all that the plan asks for."""
     client, plan = session.client, session.plan
     found = await survey(client, wanted_model)
-    load_s = None
-    if not found.resident or plan.reload:
+    client.silence_s = plan.silence_s
+    if client.found.adapter.SWAPS_MODELS and not found.resident:
         session.tell(Step("loading the model", 0, 1))
-        load_s = await load_model(client, unload_first=plan.reload and found.resident)
-    if not found.resident and load_s is None:
-        client.silence_s = plan.silence_s  # it may be loading now
+        client.silence_s = LOAD_S
     first = await client.ask(WARM_UP)
     client.silence_s = plan.silence_s
     _say_if_too_slow(session, first.decode_tokens_per_s)
@@ -88,7 +86,6 @@ async def calibrate(session: Session, wanted_model: str | None, host: Host, vers
         decode_tokens_per_s=session.decode_tokens_per_s,
         prefill_tokens_per_s=prefill,
         ttft_s=median(sample.ttft_s for sample in singles),
-        load_s=load_s,
         slots=slots,
         queued_decode_tokens_per_s=median(rates) if rates else None,
         took_s=session.took_s,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from secrets import randbits
-from statistics import fmean, median
+from statistics import fmean
 
-from clairvoyant_cli.backends.client import LOAD_S, Client, Question, TimedAnswer, together
+from clairvoyant_cli.backends.client import Client, Question, TimedAnswer, together
 from clairvoyant_cli.calibrate.questions import LONG_CAP, READING_TOKENS, reading
 from clairvoyant_cli.calibrate.session import SHORTS_PER_LONG, ServiceTime, Session, Step, is_short
 from clairvoyant_cli.errors import ClairvoyantError, ExitCode
@@ -20,9 +20,7 @@ WARM_UP = Question("warm-up", "Count from one to twenty, in words.", 24)
 SINGLES_SHARE = 0.35  # of a bounded run for questions one at a time; they tell how long the rest will take
 LEAST_SHORTS = 2  # asked one at a time, however long they take
 MIN_TOKENS = 32
-READINGS = 2
-READING_SHARE = 0.25  # share of what is left of a bounded run that reading a long prompt may take
-LATE_S = 10.0  # how long that may take after the time is up
+LATE_S = 10.0  # how long reading the long prompt may take after the time is up
 FIRST_PROBE = 6
 LARGEST_PROBE = 96
 PROBE_S = 0.4  # how long a probing answer should take: long against the jitter of a busy machine
@@ -81,19 +79,6 @@ def _chosen(wanted: str | None, known: dict[str, OfferedModel], remedy: str) -> 
     raise ClairvoyantError(f"which model? name one with --model: {names}", ExitCode.USAGE)
 
 
-async def load_model(client: Client, *, unload_first: bool) -> float | None:
-    """Have the server load the model and return the seconds it took; None where it loads by itself."""
-    adapter = client.found.adapter
-    if not adapter.SWAPS_MODELS:
-        return None
-    begun_s = 0.0
-    for loaded in (False, True) if unload_first else (True,):
-        begun_s = client.clock()
-        path, body = adapter.keep_request(client.model, loaded=loaded)
-        await client.get(path, LOAD_S, body)
-    return client.clock() - begun_s
-
-
 async def one_at_a_time(
     session: Session, shorts: Sequence[Question], longs: Sequence[Question]
 ) -> list[ServiceTime]:
@@ -138,35 +123,29 @@ def _means(services: Sequence[ServiceTime]) -> tuple[float, float]:
 
 
 async def measure_prefill(session: Session) -> float | None:
-    """Return prompt tokens per second, from two prompts of the plan's length; from one if there is little
-    time, and None if there is none, or the prompt does not fit the context. One prompt may exceed the time a
-    little.
+    """Return prompt tokens per second, by a prompt of the plan's length; None if there is no time for it, or
+    it does not fit the context. It may exceed the time a little.
     """
-    tokens, left_s, readings = session.plan.reading, session.remaining_s, READINGS
+    tokens, left_s = session.plan.reading, session.remaining_s
     singles = [service.sample for service in session.services]
-    session.tell(Step(f"prompts of {tokens} tokens", 0, 1))
+    session.tell(Step(f"a prompt of {tokens} tokens", 0, 1))
     if left_s is not None:
         token_s = min((each.ttft_s / max(1, each.prompt_tokens) for each in singles), default=0.0)
-        expected_s = READING_TOKENS / (session.decode_tokens_per_s or inf) + tokens * token_s
-        if READINGS * expected_s > READING_SHARE * left_s:
-            if expected_s > left_s + LATE_S:
-                return None
-            readings = 1
+        if READING_TOKENS / (session.decode_tokens_per_s or inf) + tokens * token_s > left_s + LATE_S:
+            return None
     try:
         # A random beginning, or the server would find the prompt of an earlier run in its cache.
-        answers = [await session.ask_alone(reading(tokens, randbits(40))) for _ in range(readings)]
+        answer = await session.ask_alone(reading(tokens, randbits(40)))
     except ClairvoyantError:
         return None
-    told = [rate for answer in answers if (rate := answer.prefill_tokens_per_s) is not None]
-    return median(told) if told else _seen_prefill(answers, singles)
+    return answer.prefill_tokens_per_s or _seen_prefill(answer, singles)
 
 
-def _seen_prefill(answers: Sequence[TimedAnswer], singles: Sequence[Sample]) -> float | None:
+def _seen_prefill(answer: TimedAnswer, singles: Sequence[Sample]) -> float | None:
     """Return prompt tokens per second by how much later a longer prompt's first token came."""
-    quickest = min(answers, key=lambda answer: answer.ttft_s)
     base = sorted(singles, key=lambda sample: sample.ttft_s)[: max(1, len(singles) // 2)]
-    more_tokens = quickest.prompt_tokens - fmean(sample.prompt_tokens for sample in base)
-    later_s = quickest.ttft_s - fmean(sample.ttft_s for sample in base)
+    more_tokens = answer.prompt_tokens - fmean(sample.prompt_tokens for sample in base)
+    later_s = answer.ttft_s - fmean(sample.ttft_s for sample in base)
     return more_tokens / later_s if more_tokens > 0 and later_s > 0 else None
 
 

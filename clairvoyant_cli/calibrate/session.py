@@ -33,7 +33,6 @@ class Plan:
     shorts: int
     singles: int
     reading: int
-    reload: bool = False
     budget_s: float | None = None
     trials: int = TRIALS
     cut_s: float | None = None
@@ -53,8 +52,7 @@ class Plan:
 
 QUICK = Plan("quick", 40, 5, 400, budget_s=80.0, trials=MIN_TRIALS, cut_s=50.0, silence_s=30.0)
 STANDARD = Plan("standard", shorts=100, singles=25, reading=1600, budget_s=160.0, cut_s=90.0)
-FULL = Plan("full", shorts=100, singles=60, reading=6000, reload=True)
-PLANS = {plan.name: plan for plan in (QUICK, STANDARD, FULL)}
+FULL = Plan("full", shorts=100, singles=60, reading=6000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from profiles.store import fitting, save
 @click.option(
     "--full",
     is_flag=True,
-    help="No time limit: a hundred short questions in the queue, longer prompts, a fresh load.",
+    help="No time limit: a hundred short questions in the queue, and a longer prompt.",
 )
 @click.option("--name", help="Name of the profile.  [default: model@backend]")
 @backend_key_file_option

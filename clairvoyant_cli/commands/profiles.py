@@ -86,8 +86,7 @@ def print_profile(console: PlainConsole, profile: Profile) -> None:
     console.print(f"mu_short  {mu_short}")
     console.print(f"tau       {seconds(profile.tau_s)} (3 x mu_short)")
     console.print(f"slots     {profile.slots}")
-    load = f", model loaded in {seconds(profile.load_s)}" if profile.load_s is not None else ""
-    console.print(f"TTFT      {seconds(profile.ttft_s)}{load}")
+    console.print(f"TTFT      {seconds(profile.ttft_s)}")
     prefill, decode = profile.prefill_tokens_per_s, profile.decode_tokens_per_s
     console.print(f"speeds    prefill {figure(prefill, '.0f')}, decode {figure(decode, '.0f')} tokens/s")
     print_continuations(console, profile)
@@ -98,9 +97,9 @@ def print_profile(console: PlainConsole, profile: Profile) -> None:
 def print_continuations(console: PlainConsole, profile: Profile) -> None:
     """Print, per continuation method, whether a preempted answer can be continued."""
     for each in profile.continuations:
-        times = f", {each.resume_s * 1e3:.0f} ms to resume ({each.warm_s * 1e3:.0f} ms right after)"
+        resume = f", {each.resume_s * 1e3:.0f} ms to resume" if each.resume_s else ""
         texts = f"{each.exact} of {each.trials} texts identical{each.rounding}"
-        console.print(f"continue by {each.way}: {texts}{times if each.resume_s else ''}", highlight=False)
+        console.print(f"continue by {each.way}: {texts}{resume}", highlight=False)
     console.print(_verdict(profile), highlight=False)
 
 

@@ -10,7 +10,6 @@ def proven(served: Served, resume_s: float, slots: int, fingerprint: str = "") -
         MIN_TRIALS,
         MIN_TRIALS,
         resume_s=resume_s,
-        warm_s=resume_s,
         repeats=MIN_TRIALS // 2,
         exact_repeats=MIN_TRIALS // 2,
         fingerprint=fingerprint,
@@ -28,7 +27,6 @@ def proven(served: Served, resume_s: float, slots: int, fingerprint: str = "") -
         decode_tokens_per_s=None,
         prefill_tokens_per_s=None,
         ttft_s=None,
-        load_s=None,
         slots=slots,
         continuations=(proof,),
     )

@@ -20,7 +20,7 @@ from tests.fakes.daemon_process import child, daemon_process
 from tests.fakes.remembered import PROFILE
 
 ROOT = Path(__file__).resolve().parents[2]
-PROOF = Continuation("raw", 24, 24, 0.012, 0.008, fingerprint="template:a")
+PROOF = Continuation("raw", 24, 24, 0.012, fingerprint="template:a")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_interrupt_is_reported_in_one_line(backend: str, tmp_path: Path) -> None
     running = calibrate("--backend", backend, "--quick", db=db)
     assert running.stderr is not None
     for line in running.stderr:
-        if "prompts of 400" in line:
+        if "a prompt of 400" in line:
             break
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate()

@@ -83,7 +83,7 @@ def test_progress_says_what_is_measured(serial: Run) -> None:
         "loading the model",
         "one at a time",
         "slots",
-        "prompts of 400 tokens",
+        "a prompt of 400 tokens",
         "short ones among long ones, queueing",
     ]
     assert serial.told[-1].done == serial.told[-1].of

@@ -53,14 +53,14 @@ class NeverTheSame(Engine):
 
 @dataclass(eq=False)
 class DiffersOnce(Engine):
-    """Goes on otherwise once: not when it is asked for the first token alone, but the next time."""
+    """Goes on otherwise once."""
 
     taken_up: int = 0
 
     def arrive(self, route: str, prompt: str, text_chars: int, cap: int | None, said: str = "") -> Service:
         service = super().arrive(route, prompt, text_chars, cap, said)
         self.taken_up += bool(said)
-        if self.taken_up == 2 and said:
+        if self.taken_up == 1 and said:
             service.words += " otherwise"
         return service
 
@@ -129,8 +129,7 @@ def test_a_server_that_continues_is_proven_by_its_first_way() -> None:
     assert (raw.way, raw.trials, raw.exact, raw.repeats) == ("raw", TRIALS, TRIALS, TRIALS // 2)
     assert prover.notes == ()
     # Its prompt and what was said are read again, before the first token is written.
-    assert 1 / 100 < raw.warm_s < 0.1
-    assert raw.resume_s >= raw.warm_s
+    assert 1 / 100 < raw.resume_s < 0.1
 
 
 @pytest.mark.parametrize("backend", ["llamacpp", "vllm", "other"])
@@ -232,7 +231,7 @@ def test_answers_without_text_are_not_cut() -> None:
 def test_a_calibration_keeps_what_was_proven() -> None:
     async def calibrated() -> Outcome:
         async with replay(decode=2000.0, stride=10) as (_, url):
-            return (await measured(url, replace(SMALL, shorts=4, trials=MIN_TRIALS, cut_s=None)))[0]
+            return (await measured(url, replace(SMALL, trials=MIN_TRIALS, cut_s=None)))[0]
 
     continuation = run_virtually(calibrated()).profile.continuation
     assert isinstance(continuation, Continuation)

@@ -177,7 +177,7 @@ class CaseRunner:
         parts = self.daemon = daemon_parts("a", kind=dialect.kind, capacity=10**6)
         parts.dispatcher.scheduler.set_policy(POLICIES["boost"], 0.0)
         server = self.server = named(parts.pool, "a")
-        proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
+        proof = Continuation(dialect.way, trials=24, exact=24, resume_s=0.001, fingerprint="f")
         served = Served(dialect.kind, "m", version=server.status.version)
         server.profiles = (replace(PROFILE, served=served, continuations=(proof,)),)
         server.settings = {server._key_of("m"): ModelSettings("f")}

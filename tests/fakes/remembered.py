@@ -40,7 +40,6 @@ PROFILE = Profile(
     decode_tokens_per_s=30.0,
     prefill_tokens_per_s=500.0,
     ttft_s=0.4,
-    load_s=3.0,
     slots=1,
 )
 MEASURED = replace(

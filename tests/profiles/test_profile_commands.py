@@ -32,14 +32,14 @@ def test_a_profile_is_listed_and_shown(db: Path) -> None:
     ("ways", "said"),
     [
         ((), "serve does not preempt yet: too few trials"),
-        ((Continuation("raw", 8, 8, 0.012, 0.008),), "serve does not preempt yet: too few trials"),
+        ((Continuation("raw", 8, 8, 0.012),), "serve does not preempt yet: too few trials"),
         (
-            (Continuation("raw", 24, 20, 0.012, 0.008, rounded=4, tie_nats=0.25),),
+            (Continuation("raw", 24, 20, 0.012, rounded=4, tie_nats=0.25),),
             "20 of 24 texts identical, 4 differ by rounding",
         ),
-        ((Continuation("raw", 24, 20, 0.012, 0.008),), "serve does not preempt: continued answers"),
+        ((Continuation("raw", 24, 20, 0.012),), "serve does not preempt: continued answers"),
         (
-            (Continuation("raw", 24, 24, 0.012, 0.008), Continuation("prefill", 4, 0, 0.0, 0.0)),
+            (Continuation("raw", 24, 24, 0.012), Continuation("prefill", 4, 0, 0.0)),
             "serve preempts answers",
         ),
     ],
@@ -54,7 +54,7 @@ def test_show_reports_whether_serve_preempts(
     assert len(lines) == len(ways)
     if len(ways) == 2:
         assert lines == [
-            "continue by raw: 24 of 24 texts identical, 12 ms to resume (8 ms right after)",
+            "continue by raw: 24 of 24 texts identical, 12 ms to resume",
             "continue by prefill: 0 of 4 texts identical",
         ]
 

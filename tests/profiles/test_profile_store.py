@@ -51,9 +51,7 @@ def test_fitting_prefers_the_newest(connection: Connection) -> None:
     assert fitting(connection) == ["new", "old"]
 
 
-@pytest.mark.parametrize(
-    "way", [Continuation("raw", 12, 13, 0.1, 0.1), Continuation("raw", 12, 12, -0.1, 0.1)]
-)
+@pytest.mark.parametrize("way", [Continuation("raw", 12, 13, 0.1), Continuation("raw", 12, 12, -0.1)])
 def test_inconsistent_trials_are_errors(connection: Connection, way: Continuation) -> None:
     store.save(connection, replace(PROFILE, continuations=(way,)))
     with pytest.raises(ProfilesError, match="the trials of 'raw' are inconsistent"):
@@ -62,7 +60,7 @@ def test_inconsistent_trials_are_errors(connection: Connection, way: Continuatio
 
 def test_amend_keeps_date_and_samples(connection: Connection) -> None:
     store.save(connection, PROFILE, [SAMPLE])
-    amended = replace(PROFILE, continuations=(Continuation("raw", 12, 12, 0.1, 0.1),))
+    amended = replace(PROFILE, continuations=(Continuation("raw", 12, 12, 0.1),))
     store.amend(connection, amended)
     (kept,) = store.every(connection)
     assert kept == amended

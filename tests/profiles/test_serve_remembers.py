@@ -275,7 +275,7 @@ async def test_a_profile_that_comes_while_it_runs_is_taken_over(
     monkeypatch.setattr("clairvoyant_cli.proxy.learning.persistence.FOLLOW_EVERY_S", 0.02)
     path = tmp_path / "c.db"
     keep(path, (), HERE)
-    proof = Continuation("raw", 24, 24, 0.05, 0.02, fingerprint="build:1")
+    proof = Continuation("raw", 24, 24, 0.05, fingerprint="build:1")
     newer = replace(HERE, name="newer", measured_at=HERE.measured_at + 1, decode_tokens_per_s=500.0)
     newer = replace(newer, mu_short_s=Estimate(2.0, 1.9, 2.1, 100), continuations=(proof,))
     async with replay() as (_, url), daemon_on(path, url, policy=None) as daemon:

@@ -33,7 +33,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"max_tokens": TOKENS, "stream_options": {"include_usage": True}},
     "/api/generate": {"raw": True, "options": {"num_predict": TOKENS}},
 }
-PROOF = Continuation("raw", 24, 24, resume_s=0.001, warm_s=0.001, repeats=12, exact_repeats=12)
+PROOF = Continuation("raw", 24, 24, resume_s=0.001, repeats=12, exact_repeats=12)
 NEVER_THE_SAME = {"created_at", "created", "total_duration", "eval_duration", "prompt_eval_duration"}
 
 

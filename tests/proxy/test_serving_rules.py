@@ -30,7 +30,7 @@ from profiles.records import Continuation, Served
 from tests.fakes.daemon_parts import daemon_parts, named
 from tests.fakes.remembered import PROFILE
 
-PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, warm_s=0.001, fingerprint="f")
+PROOF = Continuation("raw", trials=24, exact=24, resume_s=0.001, fingerprint="f")
 
 UNREACHABLE = Failed(AttemptEnd.UNREACHABLE, "connection refused")
 NOT_READY = Failed(AttemptEnd.NOT_READY)

@@ -4,18 +4,20 @@ import logging
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from clairvoyant_cli.proxy.learning.tau_learning import (
     MIN_QUEUED,
     Learned,
     Learner,
-    ToldTau,
     learned_of,
 )
-from tests.fakes.remembered import PROFILE
+from clairvoyant_cli.scheduler.arrival_order import Compared
+from tests.fakes.daemon_parts import daemon_parts
+from tests.fakes.ended import USE, ended
+from tests.fakes.remembered import PROFILE, Kept
 
 MODEL = PROFILE.served.model
-FLIPS = (("big", 212.0), ("small", 120.0))
 MEASURED = replace(PROFILE, queued_decode_tokens_per_s=20.0)
 
 
@@ -108,20 +110,28 @@ def test_clients_cannot_make_it_remember_without_end() -> None:
     assert len(found.learned.models) <= 50
 
 
-def test_a_tau_is_news_if_it_differs_by_a_tenth_from_the_last_one_of_its_model_once_a_minute() -> None:
-    told = ToldTau()
-    flips = [told.is_news(model, tau_s, at) for at in range(0, 40, 6) for model, tau_s in FLIPS]
-    assert not any(flips)  # each is the first of its model, or the same again
-    assert not told.is_news("big", 225.0, 50.0)
-    assert told.is_news("big", 240.0, 51.0)
-    assert not told.is_news("small", 200.0, 100.0)
-    assert told.is_news("small", 200.0, 111.0)
-    assert not told.is_news("big", 240.0, 200.0)
+async def test_tau_is_logged_when_it_has_changed_by_a_tenth_at_most_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    daemon = daemon_parts("mac")
+    daemon.remember(Kept())
+    saver = daemon.state_saver
+    assert saver is not None
 
+    def logged(wait_s: float, after_s: float) -> int:
+        daemon.now[0] += after_s
+        here = replace_struct(USE, server_id=daemon.pool.first.id)
+        for _ in range(200):
+            daemon.compared(Compared(ended(model=MODEL, last=here, service_s=1.0), 0.0, wait_s))
+        saver.follow()
+        return sum("tau is" in record.message for record in caplog.records)
 
-def test_after_a_profile_was_measured_the_first_tau_of_any_model_is_news() -> None:
-    assert ToldTau(before_s=120.0).is_news("big", 6.0, 0.0)
-    assert not ToldTau(before_s=120.0).is_news("big", 121.0, 0.0)
+    with caplog.at_level(logging.INFO, "clairvoyant"):
+        assert logged(20.0, 100.0) == 1
+        assert logged(20.0, 100.0) == 1, "it is the same"
+        assert logged(0.1, 1.0) == 2
+        assert logged(20.0, 30.0) == 2, "too soon"
+        assert logged(20.0, 60.0) == 3
 
 
 @pytest.mark.parametrize(

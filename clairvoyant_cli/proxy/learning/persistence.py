@@ -19,9 +19,15 @@ import msgspec
 from clairvoyant_cli.backends.speeds import rate_of
 from clairvoyant_cli.protocols.printable import plural, printable
 from clairvoyant_cli.protocols.probes import LoadedModel
-from clairvoyant_cli.proxy.journal import Journal
+from clairvoyant_cli.proxy.journal import COALESCE_S, Journal
 from clairvoyant_cli.proxy.learning.learn_queue import LearnQueue
-from clairvoyant_cli.proxy.learning.tau_learning import Learned, Learner, ToldTau, learned_of, state_name
+from clairvoyant_cli.proxy.learning.tau_learning import (
+    WORTH_SAYING,
+    Learned,
+    Learner,
+    learned_of,
+    state_name,
+)
 from clairvoyant_cli.proxy.observing.gain import Gain, Waits, midnight_before
 from clairvoyant_cli.proxy.observing.incidents import Incidents
 from clairvoyant_cli.proxy.observing.request_stats import RequestStats
@@ -117,7 +123,7 @@ class StateSaver:
     replaced: bool = False  # another daemon has loaded the states, and learns on
     _memories: dict[str, ServerMemory] = field(default_factory=dict)
     _answered: tuple[ServerMemory, str] | None = None  # the server and model of an answer learned from
-    _told_tau: ToldTau = field(default_factory=ToldTau)
+    _logged_tau: tuple[float, float] | None = None  # the tau of all models that was logged last, and when
     _forgot_s: float = -inf
     _saved_ago_s: float = 0.0
     _unlearned: bytes = b""
@@ -213,7 +219,6 @@ class StateSaver:
 
     async def take_over(self) -> None:
         """Load the profiles again after `calibrate` or a choice of another profile."""
-        self._told_tau = ToldTau(self.operation.tau_s)
         self.operation.forget_tau()
         for server in list(self.lifecycle.pool):
             profiles = await asyncio.to_thread(self._profiles_of, server)
@@ -230,7 +235,6 @@ class StateSaver:
             elif first != memory.used:
                 self._use(memory, first)
             self.took_over()
-        self._told_tau.before_s = None
 
     def save(self) -> None:
         self._saved_ago_s = 0.0
@@ -371,8 +375,11 @@ class StateSaver:
             tau_s = mean_over_slots((slots, learner.tau_of(model)[0]) for slots, learner in learners)
         if not self.operation.learn_tau(asked_as, tau_s, source):
             return
-        if self._told_tau.is_news(model, tau_s, self.journal.clock()):
-            log.info("tau is %.3g s, from %s", tau_s, source)
+        tau_s, now = self.operation.tau_s or 0.0, self.journal.clock()
+        before_s, logged_s = self._logged_tau = self._logged_tau or (tau_s, -inf)  # the first one is no news
+        if abs(tau_s - before_s) >= WORTH_SAYING * before_s and now - logged_s >= COALESCE_S:
+            self._logged_tau = tau_s, now
+            log.info("tau is %.3g s, from %s", tau_s, self.operation.tau_source)
 
 
 def measured_at(url: str, profiles: Sequence[Profile]) -> list[Profile]:

@@ -9,14 +9,12 @@ section 3.4), and an idle evening must not lead to a tau of seconds.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import msgspec
 
 from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.speeds import near
-from clairvoyant_cli.proxy.journal import COALESCE_S
 from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, TAU_PER_MU_SHORT
 from profiles.records import Profile
 
@@ -54,28 +52,6 @@ class Learned:
 
     models: dict[str, LearnedModel] = field(default_factory=dict)
     cache_tokens: CacheTokens = (0.0, None)
-
-
-@dataclass(slots=True)
-class ToldTau:
-    """The values of tau that were logged, by model. What differs by a tenth from the last one is news, at
-    most once a minute; the first one of a model is none unless it differs from `before_s`.
-    """
-
-    before_s: float | None = None
-    _by_model: dict[str, float] = field(default_factory=dict)
-    _at_s: float = -inf
-
-    def is_news(self, model: str, tau_s: float, now: float) -> bool:
-        """Whether to log a model's tau; it counts as logged then."""
-        told = self._by_model
-        before_s = told.setdefault(model, self.before_s or tau_s)
-        if len(told) > MAX_MODELS:  # clients choose the names
-            told.clear()
-        if abs(tau_s - before_s) < WORTH_SAYING * before_s or now - self._at_s < COALESCE_S:
-            return False
-        told[model], self._at_s = tau_s, now
-        return True
 
 
 def state_name(backend: str, url: str) -> str:

@@ -130,8 +130,7 @@ class Daemon:
         self.metrics, self.tally = Metrics(journal.refused), Tally(wall)
         self.gain = Gain(self.tally)
         self.compared = Callbacks(self.gain.compared)  # with each wait in order of arrival, once it is known
-        stats = self.stats = RequestStats(journal, self.compared)
-        scheduler.arrival_order = stats.arrival_order
+        stats = self.stats = RequestStats(journal)
         self.views = RequestViews(pool, journal)
         engines, levels = EngineQueues(dispatcher, pool), UrgencyLevels(access, urgency)
         self.snapshots = SnapshotBuilder(
@@ -238,7 +237,7 @@ class Daemon:
         self.changed = Callbacks(
             self.lifecycle.remove_idle,  # first: without a server the queue is another
             self.preemption.decide_soon,
-            stats.compare,
+            self._compare,
             self.snapshots.backlog.look,
             self.control.changed,  # dashboards are told once all of this is in the state
         )
@@ -283,7 +282,12 @@ class Daemon:
     def _record(self, exchange: Exchange, end: RequestEnd) -> None:
         """Make the record of a request that has ended, and have it compared with the order of arrival."""
         of = exchange.ended = self.views.ended(exchange, end)
-        self.stats.arrival_order.ended(of.id, of.figures if of.counts else None, of.resumed_s)
+        self.dispatcher.scheduler.arrival_order.ended(of.id, of.figures if of.counts else None, of.resumed_s)
+
+    def _compare(self) -> None:
+        """Tell of the requests whose wait in order of arrival has become known."""
+        for pair in self.dispatcher.scheduler.arrival_order.settle():
+            self.compared(pair)
 
     def ended(self, exchange: Exchange) -> None:
         """Tell the keepers of a request that has ended, and has given back its slot or its place."""

@@ -250,7 +250,7 @@ async def test_a_request_that_waits_to_be_compared_is_kept_as_a_few_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parts, kept = daemon_parts(), list[Ended]()
-    monkeypatch.setattr(parts.stats.arrival_order, "ended", lambda *of: kept.append(of[1]))
+    monkeypatch.setattr(parts.dispatcher.scheduler.arrival_order, "ended", lambda *of: kept.append(of[1]))
     exchange = queued(parts)
     exchange.asked.body = b"secret"
     answered(parts, exchange)

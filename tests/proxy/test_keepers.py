@@ -30,7 +30,7 @@ LEFT = ended(
 
 
 def test_statistics_count_times_of_whole_answers_and_slots_of_all_that_had_one() -> None:
-    stats = RequestStats(Journal(lambda: 110.0, lambda: 1010.0), lambda pair: None, 10.0)
+    stats = RequestStats(Journal(lambda: 110.0, lambda: 1010.0))
     for of in (ENDED, LEFT):
         stats.ended(of)
     assert stats.journal.counts == {"completed": 1, "client_cancelled": 1}

@@ -82,7 +82,6 @@ def serve(parts: DaemonParts, model: str, pairs: int, random: Random) -> Iterato
             parts.now[0] += decode_s
             parts.dispatcher.end(exchange, Outcome.COMPLETED, 200)
         saver.follow()
-        parts.stats.compare()
         parts.learn_queue.flush()
         yield
 

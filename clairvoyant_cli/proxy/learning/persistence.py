@@ -238,7 +238,6 @@ class StateSaver:
 
     def save(self) -> None:
         self._saved_ago_s = 0.0
-        self.stats.compare()
         self.incidents.look(self.journal.wall())
         if self.replaced:
             return

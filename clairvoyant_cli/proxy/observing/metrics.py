@@ -187,21 +187,22 @@ class Metrics:
         """Count a finished request."""
         model, tokens, ttft_s, outcome = self._model(of), of.totals.tokens or 0, of.ttft_s, of.outcome.value
         last, predicted, classed = of.last, of.prediction.expected_tokens, (of.predicted_class,)
+        code = str(of.status) if of.status in CODES else "other"
         attributes = genai_attributes(of)
-        error = attributes["error.type"]
-        told = attributes | {"gen_ai.request.model": model, "error.type": _known(error)}
-        labels = of.endpoint, _known(str(of.status)), outcome
+        error = code if attributes["error.type"].isdigit() else attributes["error.type"]
+        told = tuple((attributes | {"gen_ai.request.model": model, "error.type": error}).values())
+        labels = of.endpoint, code, outcome
         self._requests[bounded(self._requests, REQUEST_LABELS, labels)] += 1
         if last is not NOWHERE:
             self._answered[last.backend, outcome] += 1
         if last.dropped:
             dropped = bounded(self._dropped, DROPPED_LABELS, (last.backend, last.dropped), MAX_REASONS)
             self._dropped[dropped] += 1
-        genai = {"request_duration": of.sojourn_s}
+        genai = {"request_duration": (of.sojourn_s, told)}
         if ttft_s is not None and of.stream and not error:
-            genai["time_to_first_token"] = ttft_s
+            genai["time_to_first_token"] = ttft_s, told
             if tokens > 1:
-                genai["time_per_output_token"] = (of.sojourn_s - ttft_s) / (tokens - 1)
+                genai["time_per_output_token"] = (of.sojourn_s - ttft_s) / (tokens - 1), told
         values: dict[str, tuple[float, Labels]] = {"prediction_seconds": (of.predicted_in_s, ())}
         if of.was_queued:
             values["request_queue_time_seconds"] = of.waited_s, classed
@@ -217,7 +218,7 @@ class Metrics:
                 values["request_generation_tokens"] = tokens, ()
                 values["prediction_error_ratio"] = predicted / tokens, ()
         observe(self._histograms, values)
-        observe(self._genai, {name: (value, tuple(told.values())) for name, value in genai.items()})
+        observe(self._genai, genai)
 
     def render(self, state: Snapshot) -> Iterator[bytes]:
         """Yield the exposition text, one metric at a time."""
@@ -269,10 +270,6 @@ def genai_attributes(of: Ended) -> dict[str, str]:
         error = str(of.status)
     values = operation, provider, of.model, host, str(port), error
     return dict(zip(GENAI_LABELS, values, strict=True))
-
-
-def _known(status: str) -> str:
-    return "other" if status.isdigit() and int(status) not in CODES else status
 
 
 def _family(kind: type[GaugeMetricFamily | CounterMetricFamily], text: str, name: str, rows: Rows) -> Metric:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from clairvoyant_cli.protocols import printable as plain
@@ -12,7 +12,6 @@ from clairvoyant_cli.proxy.journal import Journal
 from clairvoyant_cli.proxy.observing.request_views import finished_request
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended
 from clairvoyant_cli.proxy.queue.exchange import Exchange
-from clairvoyant_cli.scheduler.arrival_order import ArrivalOrder, Compared
 from clairvoyant_cli.scheduler.job import Job, MoveKind
 from clairvoyant_cli.scheduler.urgency import LEVELS, level_of
 from clairvoyant_cli.state.snapshot import MAX_RECENT, ClassStats, FinishedRequest, LevelState, Percentiles
@@ -28,19 +27,15 @@ STATS_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class RequestStats:
-    """Recent requests, and times by class. `compared` is called with each request that was compared
-    with the order of arrival.
-    """
+    """Recent requests, and times by class."""
 
     journal: Journal
-    compared: Callable[[Compared], None]
     urgency_target_s: float = URGENCY_TARGET_S
     late: int = 0  # requests of level 0 that first waited beyond the target
     recent: deque[FinishedRequest] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     times: dict[LengthClass, deque[tuple[float, float]]] = field(  # waits and sojourn times
         default_factory=lambda: {each: deque(maxlen=WINDOW) for each in LengthClass}
     )
-    arrival_order: ArrivalOrder = field(default_factory=ArrivalOrder)
     tokens: ClientCounts = field(default_factory=ClientCounts)
     _waits_s: list[deque[float]] = field(  # by urgency level
         default_factory=lambda: [deque(maxlen=LEVEL_WINDOW) for _ in range(LEVELS)]
@@ -51,7 +46,8 @@ class RequestStats:
     def arrived(self, exchange: Exchange) -> None:
         """Count a request that has joined the queue."""
         self.journal.counts["submitted"] += 1
-        self.watch(exchange.job)
+        if exchange.job.urgency == 0:
+            self.watch(exchange.job)
 
     def ended(self, of: Ended) -> None:
         """Record an ended request, and log it."""
@@ -94,11 +90,6 @@ class RequestStats:
             LevelState(level, len(ages), runs[level], max(ages, default=0.0), percentiles(waits_s))
             for level, (ages, waits_s) in enumerate(zip(ages_s, self._waits_s, strict=True))
         )
-
-    def compare(self) -> None:
-        """Compare the waits that have become known with those in order of arrival."""
-        for pair in self.arrival_order.settle():
-            self.compared(pair)
 
     def stats(self) -> tuple[ClassStats, ...]:
         """Return percentiles by class of the answer, at most 1 s old."""

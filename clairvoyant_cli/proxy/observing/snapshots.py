@@ -120,7 +120,8 @@ class SnapshotBuilder:
         at = stats.journal.at
         granted_at = [at(exchange.attempt.granted_s) for exchange in live if exchange.attempt is not None]
         utilisation, utilisation_s = self.tally.utilisation(self.pool.slots, granted_at)
-        gain = self.gain.state(stats.arrival_order.behind, lambda: stats.arrival_order.estimates(now))
+        arrival_order = scheduler.arrival_order
+        gain = self.gain.state(arrival_order.behind, lambda: arrival_order.estimates(now))
         paired, in_order = self.gain.by_class
         jobs = waiting.standings.jobs
         alone = Counter(job.pinned or (*job.able, "")[0] for job in jobs if job.pinned or len(job.able) == 1)
@@ -184,7 +185,7 @@ class SnapshotBuilder:
 
     def _in_order(self, now: float) -> Iterator[ArrivalTurn]:
         name, at = self.pool.name_of, self.stats.journal.at
-        for each in self.stats.arrival_order.turns(now):
+        for each in self.operation.dispatcher.scheduler.arrival_order.turns(now):
             begun_at, ended_at = at(each.begun_s), at(each.ended_s)
             yield ArrivalTurn(
                 each.id, name(each.server_id), each.slot, each.waited_s, begun_at, ended_at, each.known

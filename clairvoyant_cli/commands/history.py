@@ -81,7 +81,8 @@ def command(span: Span, db_file: Path | None, **given: Any) -> None:
 
     Clients are shown as hashes. Bodies are included only if `serve --record-prompts` recorded them.
     --forget overwrites the freed space. A running daemon forgets within seconds too; only its
-    dashboards show the last requests until it stops. --since and --until go by the recorded time.
+    dashboards show the last requests, and the sums and outages of 24 hours, until it stops. --since
+    and --until go by the recorded time.
     """
     view = _view(given)
     if view == "last_night" and span != Span():

@@ -129,17 +129,15 @@ class Histogram:
 
     def __init__(self, text: str, buckets: Sequence[float], label: str = "") -> None:
         self.text, self.buckets, self.labels = text, buckets, label.split()
-        none = [0] * (len(buckets) + 1)
-        self.counts: dict[Labels, list[int]] = defaultdict(none.copy, {} if label else {(): none.copy()})
-        self.sums: dict[Labels, float] = defaultdict(float)
+        none = [0.0] * (len(buckets) + 2)  # the counts, that of larger values, and the sum
+        self.rows: dict[Labels, list[float]] = defaultdict(none.copy, {} if label else {(): none.copy()})
 
     def family(self, name: str) -> HistogramMetricFamily:
         """Return the counts as Prometheus takes them: each bucket with all below it."""
         family = HistogramMetricFamily(name, self.text, labels=self.labels or None)
         bounds = [*map(floatToGoString, self.buckets), "+Inf"]
-        for labels, counts in self.counts.items():
-            cumulated = [*zip(bounds, accumulate(counts), strict=True)]
-            family.add_metric(labels, cumulated, self.sums[labels])
+        for labels, (*counts, value) in self.rows.items():
+            family.add_metric(labels, [*zip(bounds, accumulate(counts), strict=True)], value)
         return family
 
 
@@ -147,10 +145,12 @@ def observe(histograms: Mapping[str, Histogram], values: Mapping[str, tuple[floa
     """Count values in the histograms of their names, under their labels."""
     for name, (value, labels) in values.items():
         histogram = histograms[name]
-        if labels not in histogram.counts:
-            labels = bounded(histogram.counts, histogram.labels, labels, MAX_HISTOGRAM_SETS)
-        histogram.counts[labels][bisect_left(histogram.buckets, value)] += 1
-        histogram.sums[labels] += value
+        rows = histogram.rows
+        if labels not in rows:
+            labels = bounded(rows, histogram.labels, labels, MAX_HISTOGRAM_SETS)
+        row = rows[labels]
+        row[bisect_left(histogram.buckets, value)] += 1
+        row[-1] += value
 
 
 class Metrics:

@@ -197,8 +197,8 @@ class ArrivalOrder:
             self.left(job.id)
             self.arrived(job, at_grant=True)
 
-    def granted(self, job: Job, server: ServerSlots, now: float) -> None:
-        """Record that a job starts on a server."""
+    def granted(self, job: Job, server: ServerSlots, cached_tokens: float, now: float) -> None:
+        """Record that a job starts on a server, which should have `cached_tokens` of its prompt."""
         run, clock_s = self._runs[job.id], self._clock(now)
         if run.cached_tokens is not None and run.server_id != server.id:
             self.left(job.id)
@@ -210,7 +210,7 @@ class ArrivalOrder:
         run.server_id, run.granted_s = server.id, clock_s
         run.waited_s = clock_s - run.arrived_s - run.work_s
         if run.cached_tokens is None:
-            run.cached_tokens = job.expected.tokens
+            run.cached_tokens = cached_tokens
             run.token_s = 0.0 if server.speed is None else server.speed.seconds(1.0, 0.0)
             real, cache = server.cache, self._servers[server.id].cache
             cache.slots, cache.reuse, cache.room_tokens = real.slots, real.reuse, real.room_tokens

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heapreplace
 from math import exp, inf, log
 from typing import TypeVar
 
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Job, Run
 
 Rules = TypeVar("Rules")
 
@@ -140,17 +140,18 @@ class Clients:
         """Return the decayed service of a client, in seconds per weight."""
         return self.service[interactive].used_s(client, now) / self.limits_of(client).weight
 
-    def count_running(self, job: Job, more: int, now: float, *, received_s: float = 0.0) -> None:
+    def count_running(self, run: Run, more: int, now: float, *, received_s: float = 0.0) -> None:
         """Count a running job, and charge its predicted cost as of its start; with -1, take that back, and
         charge the service that it has received.
         """
+        job = run.job
         client = job.client
         self.running[client] = self.running.get(client, 0) + more
         if not self.running[client]:
             del self.running[client]
         if client:
             service, predicted_s = self.service[job.interactive], more * job.cost_s
-            service.charge(client, predicted_s, now, since_s=job.started_s, received_s=received_s)
+            service.charge(client, predicted_s, now, since_s=run.started_s, received_s=received_s)
 
     def excess_s(self, now: float, kinds: Iterable[bool]) -> Excess:
         """Return how much more service each client had than the one that had least, in seconds per weight,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import NamedTuple
 
-from clairvoyant_cli.scheduler.job import Z90, Job, residual_quantile
+from clairvoyant_cli.scheduler.job import Z90, Job, Run, residual_quantile
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import Wait
 
@@ -62,7 +62,7 @@ class _Sample(NamedTuple):
     at_s: float
     forecast_s: float
     quantiles: _Quantiles
-    served_s: float | None
+    run: Run | None  # None of a wait
 
 
 @dataclass(slots=True)
@@ -89,43 +89,42 @@ class ForecastRanges:
         """Return when a waiting job will start, in seconds from the last look."""
         return self._range(job, wait.mid_s, wait.sigma, None)
 
-    def of_run(self, job: Job, inside_s: float | None = None) -> Range:
+    def of_run(self, run: Run, inside_s: float | None = None) -> Range:
         """Return when a running job will end, in seconds from the last look. `inside_s` is the expected time
         left if it shares its server with others by its server's own order.
         """
-        age_s, takes_s, upper_s = self._now - job.began_s, job.expected_s, job.upper_s
+        age_s, takes_s, upper_s = self._now - run.began_s, run.expected_s, run.upper_s
         low_s, mid_s, high_s = (residual_quantile(age_s, takes_s, upper_s, p) for p in (0.1, 0.5, 0.9))
         sigma = log(max(high_s, SOON_S) / max(low_s, SOON_S)) / (2.0 * Z90)
-        return self._range(job, mid_s if inside_s is None else inside_s, sigma, job.served_s)
+        return self._range(run.job, mid_s if inside_s is None else inside_s, sigma, run)
 
-    def _range(self, job: Job, forecast_s: float, sigma: float, served_s: float | None) -> Range:
-        kind = served_s is not None, bisect(SPREADS, sigma)
+    def _range(self, job: Job, forecast_s: float, sigma: float, run: Run | None) -> Range:
+        kind = run is not None, bisect(SPREADS, sigma)
         quantiles = self._quantiles.get(kind)
         if quantiles is None:
             quantiles = self._quantiles[kind] = _Quantiles([-Z90 * sigma, 0.0, Z90 * sigma])
         forecast_s = max(forecast_s, SOON_S)
-        since_s = job.arrival_s if served_s is None else job.started_s
+        since_s = job.arrival_s if run is None else run.started_s
         share = SAMPLES_PER_AGE * self._since_s / max(self._now - since_s, SOON_S)
         self._due = min(self._due + min(share, 1.0), 2.0)
         if self._due >= 1.0 and len(self._pending) < MAX_PENDING:
             self._due -= 1.0
-            self._pending.append(_Sample(job, self._now, forecast_s, quantiles, served_s))
+            self._pending.append(_Sample(job, self._now, forecast_s, quantiles, run))
         low, mid, high = quantiles.at
         return Range(forecast_s * exp(low), forecast_s * exp(mid), forecast_s * exp(high))
 
     def _is_judged(self, sample: _Sample, scheduler: Scheduler) -> bool:
         """Learn from a sample if its outcome is known; return whether it is done with."""
-        job, served_s = sample.job, sample.served_s
-        running, waiting = job.id in scheduler.running, job.id in scheduler
-        real_s = self._now - sample.at_s
-        if served_s is None:
-            known = job.started_s >= sample.at_s and bool(job.server_id)
-            real_s = job.started_s - sample.at_s if known else real_s
-            lost = not known and (job.held or not waiting)
+        job, run, real_s = sample.job, sample.run, self._now - sample.at_s
+        if run is None:
+            known, lost = job.run is not None and job.run.started_s >= sample.at_s, False
+            if job.run is not None and known:
+                real_s = job.run.started_s - sample.at_s
+            else:  # one that was queued again had started, and nobody knows when
+                lost = job.held or job.id not in scheduler or job.queued_s > sample.at_s
         else:
-            known = not running and not waiting
-            real_s = job.started_s + job.served_s - served_s - sample.at_s if known else real_s
-            lost = waiting and not running  # it was preempted
+            known, lost = run.ended_s is not None, job.run is not run  # it was preempted
+            real_s = (run.ended_s or self._now) - sample.at_s
         error = log(max(real_s, SOON_S) / sample.forecast_s)
         if lost or not (known or error > sample.quantiles.at[-1]):
             return lost

@@ -177,25 +177,13 @@ class Job:
     held: bool = False
     parked: bool = False  # its session waits for its turn
 
-    # Its runs.
-    server_id: str = ""
-    reason: Reason = Reason.POLICY
-    started_s: float = 0.0
-    began_s: float = 0.0  # from here on this run, or its answer after its thinking, should take `expected_s`
-    expected_s: float = 0.0
-    upper_s: float = 0.0  # the upper quantile of `expected_s`, 0 if unknown
-    pace: float = 1.0  # its server takes this many times as long as its cost says
+    # Its runs so far.
+    run: "Run | None" = None  # the last one; None while it waits
     served_s: float = 0.0  # slot time of earlier runs
     done_tokens: float = 0.0
-    slice_start_tokens: float = 0.0  # `done_tokens` when this run started
-    resume_s: float = 0.0  # to resume it after a preemption now
-    evicts_s: float = 0.0  # for jobs whose contexts a preemption now would evict
+    read_s: float = 0.0  # of its prompt, whose reading goes on, or was preempted
     owed_s: float = 0.0  # still due since the last preemption
-    read_s: float = 0.0  # of its prompt, which is still being read
-    stops_s: float | None = None  # until its slot is free; None unless it may be preempted while it is read
     preemptions: int = 0
-    spared: bool = False  # this run is not preempted
-    expected: Expected = NOTHING  # what its server should have of its prompt
     thought: Thought | None = None
     moves: list[Move] = field(default_factory=list)
 
@@ -222,13 +210,6 @@ class Job:
         return self.priority + self.background_levels
 
     @property
-    def kept_tokens(self) -> float:
-        """Tokens that survive a preemption now: of its answer, or else of its prompt."""
-        if self.done_tokens or not self.cost_s:
-            return self.done_tokens
-        return self.prompt_tokens * min(max(self.read_s - self.resume_s, 0.0) / self.cost_s, 1.0)
-
-    @property
     def remaining_s(self) -> float:
         """Predicted seconds of service still due, including `owed_s`.
 
@@ -245,20 +226,6 @@ class Job:
         """The tokens of its thinking that are over, those expected after it, and their upper quantile."""
         return self.thought or (0.0, self.tokens, self.tokens_q90)
 
-    def expect(self, expected_s: float, now: float) -> None:
-        """Expect what a running job does from now on to take `expected_s`."""
-        _, tokens, q90 = self.lengths
-        self.began_s, self.expected_s = now, expected_s
-        self.upper_s = expected_s * q90 / tokens if tokens > 0.0 else 0.0
-
-    def left_s(self, now: float | None = None) -> float:
-        """Return the expected seconds until a running job ends on its server: by its age at `now`, or without
-        by the tokens last reported.
-        """
-        if now is None:
-            return self.pace * self.remaining_s
-        return mean_residual(now - self.began_s, self.expected_s, self.upper_s)
-
     def saves(self, more_s: float) -> None:
         """Leave more prefill out of its costs, or less if negative."""
         self.saved_s += more_s
@@ -270,6 +237,50 @@ class Job:
         self.able = able
         if able and self.pinned not in able:
             self.pinned = ""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One use of a slot by a job: the decision to start it, and what is known of it from then on."""
+
+    job: Job
+    server_id: str
+    reason: Reason
+    started_s: float
+    slice_start_tokens: float  # `Job.done_tokens` when it started
+    began_s: float = 0.0  # from here on it, or its answer after its thinking, should take `expected_s`
+    expected_s: float = 0.0
+    upper_s: float = 0.0  # the upper quantile of `expected_s`, 0 if unknown
+    pace: float = 1.0  # its server takes this many times as long as the job's cost says
+    expected_cache: Expected = NOTHING  # what its server should have of the prompt
+    # What a preemption now would cost.
+    resume_s: float = 0.0  # to resume it later
+    evicts_s: float = 0.0  # for jobs whose contexts it would evict
+    stops_s: float | None = None  # until its slot is free; None unless it may be preempted while it is read
+    spared: bool = False  # it is not preempted
+    ended_s: float | None = None  # when its slot fell free
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens that survive a preemption now: of its answer, or else of its prompt."""
+        job = self.job
+        if job.done_tokens or not job.cost_s:
+            return job.done_tokens
+        return job.prompt_tokens * min(max(job.read_s - self.resume_s, 0.0) / job.cost_s, 1.0)
+
+    def expect(self, expected_s: float, now: float) -> None:
+        """Expect what it does from now on to take `expected_s`."""
+        _, tokens, q90 = self.job.lengths
+        self.began_s, self.expected_s = now, expected_s
+        self.upper_s = expected_s * q90 / tokens if tokens > 0.0 else 0.0
+
+    def left_s(self, now: float | None = None) -> float:
+        """Return the expected seconds until it ends: by its age at `now`, or without by the tokens last
+        reported.
+        """
+        if now is None:
+            return self.pace * self.job.remaining_s
+        return mean_residual(now - self.began_s, self.expected_s, self.upper_s)
 
 
 class Terms(NamedTuple):
@@ -288,24 +299,6 @@ class Estimates(TypedDict):
     cost_high_s: float
     tokens: float
     tokens_q90: float
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """A decision: run this job on this server now. `waited_s` counts from when it last joined the queue."""
-
-    job: Job
-    server_id: str
-    reason: Reason
-    waited_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Preempt:
-    """A decision: stop this job on this server, then `requeue` it."""
-
-    job_id: str
-    server_id: str
 
 
 class QueueFullError(Exception):

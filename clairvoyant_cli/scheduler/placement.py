@@ -13,7 +13,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from clairvoyant_cli.scheduler.job import Job, Thought
+from clairvoyant_cli.scheduler.job import Job, Reason, Run
 from clairvoyant_cli.scheduler.residency import Residency
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 
@@ -44,7 +44,7 @@ class ServerSlots:
     cache: ServerCache = field(default_factory=ServerCache)
     last_resort: bool = False  # it starts only jobs pinned to it, or that no other available server can run
     weight: float = 1.0  # its share among equally good servers
-    running: dict[str, Job] = field(default_factory=dict)
+    running: dict[str, Run] = field(default_factory=dict)
     shared_tokens: float = inf  # KV cache of all slots together: an overflow aborts all their answers
     lent: int = 0  # slots beside `slots` that another daemon still uses
     model_slots: int = 0  # slots that jobs of one affinity may have; 0: all
@@ -57,9 +57,8 @@ class ServerSlots:
             return False
         if not self.running or self.shared_tokens == inf:
             return True
-        most = sum(
-            max(_most_tokens(job), job.prompt_tokens + job.done_tokens) for job in self.running.values()
-        )
+        jobs = [run.job for run in self.running.values()]
+        most = sum(max(_most_tokens(other), other.prompt_tokens + other.done_tokens) for other in jobs)
         return most + _most_tokens(job) <= self.shared_tokens
 
     def unread_tokens(self, job: Job) -> float:
@@ -70,7 +69,7 @@ class ServerSlots:
         """Return the affinities that have all the slots which they may have."""
         if not self.model_slots:
             return frozenset()
-        taken = Counter(job.affinity for job in self.running.values())
+        taken = Counter(run.job.affinity for run in self.running.values())
         return frozenset(affinity for affinity, count in taken.items() if count >= self.model_slots)
 
     @property
@@ -82,12 +81,12 @@ class ServerSlots:
         """Return the expected wait of a job of `own_s` seconds inside this server's own queue."""
         if len(self.running) < self.at_once:
             return 0.0
-        before_s = sum(job.left_s(now) for job in self.running.values() if job.expected_s <= own_s)
+        before_s = sum(run.left_s(now) for run in self.running.values() if run.expected_s <= own_s)
         return max(self.next_free_s(now), before_s / self.at_once)
 
     def next_free_s(self, now: float) -> float:
         """Return the expected seconds until one of its slots is free, where all are taken."""
-        return min((job.left_s(now) for job in self.running.values()), default=0.0)
+        return min((run.left_s(now) for run in self.running.values()), default=0.0)
 
 
 class Placement(NamedTuple):
@@ -146,38 +145,38 @@ class Fleet:
             for server in self.servers.values()
         )
 
-    def started(self, job: Job, server_id: str, now: float) -> None:
-        server = self.servers[server_id]
-        job.server_id = server_id
-        job.started_s = now
-        load_s, remaining_s = 0.0, job.remaining_s
+    def started(self, job: Job, server_id: str, reason: Reason, now: float) -> Run:
+        """Start a job on a server, and return its run."""
+        server, load_s, remaining_s = self.servers[server_id], 0.0, job.remaining_s
+        run = Run(job, server_id, reason, now, job.done_tokens)
         if self.residency.prices:
             load_s = self.residency.price_s(server_id, job.affinity)
             self.residency.dispatched(server_id, job.id, job.affinity, now)
-        job.expect(load_s + self._run_s(job, server, remaining_s), now)
+        run.expect(load_s + self._run_s(job, server, remaining_s), now)
         if server.speed is not None and remaining_s:
-            job.pace = (job.expected_s - load_s) / remaining_s
-        server.running[job.id] = job
-        job.expected = server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
+            run.pace = (run.expected_s - load_s) / remaining_s
+        run.expected_cache = server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
+        job.run = server.running[job.id] = run
+        return run
 
-    def thought(self, job: Job, thought: Thought, now: float) -> None:
-        """Expect the end of a running job from now on by its answer, as it has stopped thinking."""
-        server = self.servers[job.server_id]
-        due_s = job.cost_s * thought.answer_tokens / job.tokens if job.tokens else 0.0
+    def thought(self, run: Run, answer_tokens: float, now: float) -> None:
+        """Expect the end of a run from now on by its answer, as the job has stopped thinking."""
+        server, job = self.servers[run.server_id], run.job
+        due_s = job.cost_s * answer_tokens / job.tokens if job.tokens else 0.0
         if not due_s:
             return
         if server.speed is not None:
-            job.pace = server.speed.seconds(0.0, thought.answer_tokens) / due_s
-        job.expect(job.pace * due_s, now)
+            run.pace = server.speed.seconds(0.0, answer_tokens) / due_s
+        run.expect(run.pace * due_s, now)
 
-    def ended(self, job: Job, *, served: bool) -> None:
+    def ended(self, run: Run, *, served: bool) -> None:
         """Record that a job has left its slot; `served` means that it ran."""
-        server = self.servers[job.server_id]
-        del server.running[job.id]
+        server, job_id = self.servers[run.server_id], run.job.id
+        del server.running[job_id]
         if not served:
-            server.cache.dropped(job.id)
+            server.cache.dropped(job_id)
         if self.residency.prices:
-            (self.residency.loaded if served else self.residency.not_loaded)(job.server_id, job.id)
+            (self.residency.loaded if served else self.residency.not_loaded)(run.server_id, job_id)
 
     def free(self) -> list[ServerSlots]:
         """Return the servers with a free slot, the least loaded per weight first."""

@@ -27,13 +27,12 @@ from clairvoyant_cli.scheduler.fairness import EVERYBODY, Clients, Tenant
 from clairvoyant_cli.scheduler.job import (
     FIRST,
     ClientFullError,
-    Dispatch,
     Estimates,
     Job,
     Move,
     MoveKind,
-    Preempt,
     PromptRead,
+    Run,
     Terms,
     Thought,
 )
@@ -83,7 +82,7 @@ class Scheduler:
         self.sessions = Sessions(self.fleet)
         self.guard = StarvationGuard(self.clients)
         self.queue = WaitingJobs(self.clients, self.sessions, tuned(policy, self.tail.rate, self.tail.slots))
-        self.running: dict[str, Job] = {}  # in the order of their starts
+        self.running: dict[str, Run] = {}  # by job, in the order of their starts
         self.now = 0.0  # the time of the last operation
         self._followed = (-1, False)  # the state of servers and queue that the replay of arrivals has
         self._seq = count()
@@ -132,8 +131,8 @@ class Scheduler:
         self.arrival_order.arrived(job, at_grant=limits.max_running is not None)
         return displaced
 
-    def next(self, now: float) -> Dispatch | None:
-        """Decide which job takes which free slot now and mark it running; None if nothing can start."""
+    def next(self, now: float) -> Run | None:
+        """Decide which job takes which free slot now, and return its run; None if nothing can start."""
         self.now, self.deferring, queue = now, False, self.queue
         if self._followed != (state := (self.fleet.changes, self.paused)):
             self._followed = state
@@ -160,26 +159,24 @@ class Scheduler:
         self.guard.started(job, reason, now)
         queue.remove(job)
         queue.starts_since_background += 1
-        job.reason, job.slice_start_tokens = reason, job.done_tokens
         job.moves.append(Move(now, MoveKind.DISPATCHED, reason))
-        self.running[job.id] = job
-        self.fleet.started(job, server_id, now)
-        self.arrival_order.granted(job, self.fleet.servers[server_id], now)
+        run = self.running[job.id] = self.fleet.started(job, server_id, reason, now)
+        self.arrival_order.granted(job, self.fleet.servers[server_id], run.expected_cache.tokens, now)
         if self.sessions.started(job, server_id, now):
             queue.place_turns(now)
         if job.urgency_by:
-            self.claims.charged(job, now)
-        self.clients.count_running(job, 1, now)
+            self.claims.charged(run, now)
+        self.clients.count_running(run, 1, now)
         if queue.jobs and job.prefix.hashes:
-            queue.reprice(job, self.fleet, now)
-        return Dispatch(job, server_id, reason, now - job.queued_s)
+            queue.reprice(run, self.fleet, now)
+        return run
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
         """Free the slot of a running job.
 
         `served` means that the server ran it, so that its model is loaded there.
         """
-        job = self._stop(job_id, now, served=served)
+        job = self._stop(job_id, now, served=served).job
         if not job.interactive:
             self.queue.starts_since_background = 0
         self.arrival_order.freed(job_id, now, over=True, served=served)
@@ -204,18 +201,18 @@ class Scheduler:
         `cached_tokens` of its prompt came from the KV cache, None if unknown. Return a line for the log if it
         read much again because the beginning of the prompt changed, else "".
         """
-        job = self.running[job_id]
-        cache = self.fleet.servers[job.server_id].cache
+        run = self.running[job_id]
+        job, cache = run.job, self.fleet.servers[run.server_id].cache
         cache.answered(job_id, prompt_tokens, tokens)
         self.arrival_order.answered(job_id, prompt_tokens, tokens)
         session, news = self.sessions.known.get(job.session), ""
         if cached_tokens is not None:
-            cache.learn_cached(job.expected, cached_tokens)
+            cache.learn_cached(run.expected_cache, cached_tokens)
             if session is not None:
                 session.told = True
-            news = self.sessions.read_again(job, prompt_tokens, cached_tokens, now)
+            news = self.sessions.read_again(run, prompt_tokens, cached_tokens, now)
         else:
-            cached_tokens = min(job.expected.tokens, prompt_tokens)
+            cached_tokens = min(run.expected_cache.tokens, prompt_tokens)
         self.sessions.answered(job, prompt_tokens, cached_tokens, tokens, calls_tool=calls_tool)
         if session is None or not session.agent:
             cache.other_tokens, cache.other_s = prompt_tokens + tokens, now
@@ -229,23 +226,24 @@ class Scheduler:
         evicts_s: float = 0.0,
         prefill: PromptRead | None = None,
     ) -> None:
-        """Record the tokens of a running job, and what preempting it now would cost in seconds; see `Job`.
+        """Record the tokens of a running job, and what preempting it now would cost in seconds; see `Run`.
 
         `prefill` is given if it may be preempted because its prompt is still being read.
         """
-        job = self.running[job_id]
-        job.done_tokens, job.resume_s, job.evicts_s = tokens_done, resume_s, evicts_s
-        job.read_s, job.stops_s = (0.0, None) if prefill is None else prefill
-        if tokens_done > job.slice_start_tokens or prefill is not None:
+        run = self.running[job_id]
+        job, run.resume_s, run.evicts_s = run.job, resume_s, evicts_s
+        job.done_tokens = tokens_done
+        job.read_s, run.stops_s = (0.0, None) if prefill is None else prefill
+        if tokens_done > run.slice_start_tokens or prefill is not None:
             job.owed_s = 0.0
 
     def thought(
         self, job_id: str, tokens: float, answer_tokens: float, answer_q90: float, now: float
     ) -> None:
         """Record that a job has stopped thinking after `tokens`, and how long its answer should be."""
-        job = self.running[job_id]
-        job.thought = Thought(tokens, answer_tokens, answer_q90)
-        self.fleet.thought(job, job.thought, now)
+        run = self.running[job_id]
+        run.job.thought = Thought(tokens, answer_tokens, answer_q90)
+        self.fleet.thought(run, answer_tokens, now)
 
     def began(self, job_id: str, now: float) -> None:
         """Record that a running job begins after a wait inside its server."""
@@ -263,51 +261,46 @@ class Scheduler:
         self.running[job_id].spared = True
 
     def requeue(
-        self,
-        job_id: str,
-        now: float,
-        *,
-        served: bool = True,
-        server_id: str = "",
-        able: frozenset[str] | None = None,
+        self, job_id: str, now: float, *, preempted: bool = False, able: frozenset[str] | None = None
     ) -> None:
         """Free the slot of a running job and queue it again.
 
-        With `server_id` it was preempted there, and waits for that server if it has begun to answer. Without,
-        it was not taken up or broke off; `able` names the servers that can run it from now on, None leaves
-        them as they were. `served` as in `finish`.
+        If it was `preempted`, it waits for its server if it has begun to answer. If not, it was not taken up
+        or broke off; `able` names the servers that can run it from now on, None leaves them as they were.
         """
-        job = self._stop(job_id, now, served=served)
-        self.arrival_order.freed(job_id, now, over=not server_id, served=served)
-        if not server_id:
+        run = self._stop(job_id, now, served=preempted)
+        job = run.job
+        self.arrival_order.freed(job_id, now, over=not preempted, served=preempted)
+        if not preempted:
             self.arrival_order.arrived(job, at_grant=True)
         self.sessions.left_slot(job, now, waits=True)
-        job.queued_s, job.spared = now, False
+        job.queued_s, job.run = now, None
         if not job.done_tokens:
-            self.fleet.servers[job.server_id].cache.dropped(job_id)
+            self.fleet.servers[run.server_id].cache.dropped(job_id)
         if able is not None:
             job.run_by(able)
-        if server_id:
+        if preempted:
             job.preemptions += 1
-            job.owed_s, job.resume_s = job.resume_s, 0.0
-            if job.stops_s is None:  # it had begun to answer
-                job.pinned = server_id
-            job.stops_s = None
+            job.owed_s = run.resume_s
+            if run.stops_s is None:  # it had begun to answer
+                job.pinned = run.server_id
             # If it was promoted from the background, it has had its turn.
             set_background(job, job.levels_at_arrival)
         else:
-            job.read_s, job.stops_s, job.thought = 0.0, None, None
-        job.moves.append(Move(now, MoveKind.PREEMPTED if server_id else MoveKind.RETURNED, server_id))
+            job.read_s, job.thought = 0.0, None
+        kind, where = (MoveKind.PREEMPTED, run.server_id) if preempted else (MoveKind.RETURNED, "")
+        job.moves.append(Move(now, kind, where))
         self.queue.add(job, self.now)
 
-    def _stop(self, job_id: str, now: float, *, served: bool) -> Job:
-        job = self.running.pop(job_id)
-        self.fleet.ended(job, served=served)
-        job.served_s += now - job.started_s
-        if job.urgency_by:
-            self.claims.charged(job, now, -1.0, now - job.started_s)
-        self.clients.count_running(job, -1, now, received_s=now - job.started_s)
-        return job
+    def _stop(self, job_id: str, now: float, *, served: bool) -> Run:
+        run = self.running.pop(job_id)
+        self.fleet.ended(run, served=served)
+        run.ended_s, took_s = now, now - run.started_s
+        run.job.served_s += took_s
+        if run.job.urgency_by:
+            self.claims.charged(run, now, -1.0, took_s)
+        self.clients.count_running(run, -1, now, received_s=took_s)
+        return run
 
     def reestimate(self, job_id: str, now: float, **estimates: Unpack[Estimates]) -> bool:
         """Replace the predictions of a waiting job, its place and its client's charge; see `Job`.
@@ -378,22 +371,22 @@ class Scheduler:
 
     def set_urgency(self, job_id: str, level: int | None, by: UrgencySource, now: float) -> bool:
         """Set the urgency of a job; False if it is gone, or a predictor would overrule another source."""
-        job = self.queue.jobs.get(job_id) or self.running.get(job_id)
+        run = self.running.get(job_id)
+        job = self.queue.jobs.get(job_id) if run is None else run.job
         if job is None or (by is UrgencySource.PREDICTOR and job.urgency_by != by):
             return False
-        is_running = job_id in self.running
-        if is_running:
-            self.claims.charged(job, now, -1.0)
+        if run is not None:
+            self.claims.charged(run, now, -1.0)
         job.urgency, job.urgency_by = level, by
         job.moves.append(Move(now, MoveKind.URGENCY, f"{'none' if level is None else level} by {by}"))
-        if is_running:
-            self.claims.charged(job, now)
+        if run is not None:
+            self.claims.charged(run, now)
         else:
             self.queue.place(job, self.now)
         return True
 
-    def preemptions(self, now: float) -> list[Preempt]:
-        """Return the preemptions worth making now, the best first.
+    def preemptions(self, now: float) -> list[Run]:
+        """Return the runs worth preempting now, the best first.
 
         For backends that can stop a job and resume it later. Call it once `next` starts nothing more; stop
         the jobs, `requeue` them, call `next` for the jobs that take their slots, and call it again.
@@ -482,7 +475,7 @@ class Scheduler:
         self.now = now
         self.clients.set_rules(tenants, everybody)
         self.clients.turn_s.clear()
-        for job in (*self, *self.running.values()):  # running jobs may be requeued
+        for job in self._jobs():  # running ones may be requeued
             priority = job.priority if priority_of is None else priority_of(job)
             levels = job.levels_at_arrival if levels_of is None else levels_of(job)
             self._set_terms(job, Terms(job.client, priority, levels), now)
@@ -490,12 +483,13 @@ class Scheduler:
 
     def set_terms(self, job_id: str, terms: Terms, now: float) -> bool:
         """Make a waiting or running job another client's, with its charges; False if it is neither."""
-        job = self.queue.jobs.get(job_id) or self.running.get(job_id)
+        run = self.running.get(job_id)
+        job = self.queue.jobs.get(job_id) if run is None else run.job
         if job is None:
             return False
         self.now = now
         self._set_terms(job, terms, now)
-        if job_id in self.queue.jobs:
+        if run is None:
             self.queue.place(job, now)
         return True
 
@@ -513,17 +507,21 @@ class Scheduler:
 
     def _count(self, job: Job, more: int, now: float) -> None:
         """Count a waiting or running job, and what it costs, for its client; with -1, take that back."""
-        if job.id in self.running:
-            self.claims.charged(job, now, more)
-            self.clients.count_running(job, more, now)
+        if (run := self.running.get(job.id)) is not None:
+            self.claims.charged(run, now, more)
+            self.clients.count_running(run, more, now)
         else:
             self.queue.count(job, more)
 
     def set_able(self, able: Callable[[Job], frozenset[str]], now: float) -> None:
         self.now = now
-        for job in (*self, *self.running.values()):
+        for job in self._jobs():
             job.run_by(able(job))
         self.queue.place_all(now)
+
+    def _jobs(self) -> list[Job]:
+        """Return all jobs, the waiting ones first."""
+        return [*self, *(run.job for run in self.running.values())]
 
 
 def _admit(job: Job, seq: int) -> None:

@@ -27,7 +27,7 @@ from itertools import takewhile
 from math import inf
 
 from clairvoyant_cli.scheduler.chain import BROKEN_SHARE, NO_CHAIN, Chain, Change, change, goes_on
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Job, Run
 from clairvoyant_cli.scheduler.placement import Fleet, ServerSlots
 
 MAX_SESSIONS = 2000
@@ -280,13 +280,14 @@ class Sessions:
         while len(self._by_end) > MAX_ENDS:
             self._by_end.popitem(last=False)
 
-    def read_again(self, job: Job, prompt_tokens: float, cached_tokens: float, now: float) -> str:
+    def read_again(self, run: Run, prompt_tokens: float, cached_tokens: float, now: float) -> str:
         """Account for a changed prompt, before its answer is recorded. The tokens read again are those of the
         prompt before that did not come from the cache.
 
         A change counts once the next prompt goes on with it: a summary of a conversation, which has its
         messages too, is not gone on with. Return a line for the log then, "" for none.
         """
+        job = run.job
         session = self.known.get(job.session)
         before = NO_CHAIN if session is None else self._prompts.get(session.id, NO_CHAIN)
         if session is None or not before.hashes:
@@ -300,7 +301,7 @@ class Sessions:
                 whose = f"{session.id} ({session.client})" if session.client else session.id
                 read = f"turn {session.turns} read {session.again:,.0f} tokens again"
                 news = f"session {whose}: {read}: {broke.text}"
-                saved_s = self._read_s(job.server_id, session.again)
+                saved_s = self._read_s(run.server_id, session.again)
                 if broke.kind == "system text" and saved_s and not self.advised:
                     news += f"; a rule for `serve --stable-prefix` would save {saved_s:.1f} s a turn"
                     self.advised = True

@@ -155,7 +155,7 @@ class StartForecast:
             return []
         if client not in self._client_ends:
             running = self._scheduler.running.values()
-            ends = [job.left_s(self._now) for job in running if job.client == client]
+            ends = [run.left_s(self._now) for run in running if run.job.client == client]
             ends = sorted([*ends, *[0.0] * (limit - len(ends))])
             self._client_ends[client] = ends[max(len(ends) - limit, 0) :]
         return self._client_ends[client]
@@ -200,8 +200,8 @@ def _slots(scheduler: Scheduler, now: float) -> tuple[list[ServerSlots], list[fl
     for server in scheduler.fleet.servers.values():
         if server.slots:
             ends_s = [0.0] * server.at_once
-            for job in server.running.values():  # more than that wait inside
-                heapreplace(ends_s, ends_s[0] + job.left_s(now))
+            for run in server.running.values():  # more than that wait inside
+                heapreplace(ends_s, ends_s[0] + run.left_s(now))
             left += [(left_s, server) for left_s in ends_s]
     left.sort(key=itemgetter(0))
     rates = [1.0 / max(left_s, 1e-6) for left_s, _ in left]

@@ -14,7 +14,7 @@ from enum import StrEnum
 from math import log
 
 from clairvoyant_cli.scheduler.fairness import ServiceCounters
-from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Job, Run
 
 LEVELS = 5
 
@@ -70,10 +70,11 @@ class Claims:
             return True
         return self._served.used_s(job.client, now) <= share * slots * CLAIM_WINDOW_S
 
-    def charged(self, job: Job, now: float, sign: float = 1.0, received_s: float = 0.0) -> None:
+    def charged(self, run: Run, now: float, sign: float = 1.0, received_s: float = 0.0) -> None:
         """Charge a running claim its predicted cost, as of its start; with a `sign` of -1, refund that, and
         charge the service that it has received.
         """
+        job = run.job
         if is_claim(job):
             predicted_s = sign * job.cost_s
-            self._served.charge(job.client, predicted_s, now, since_s=job.started_s, received_s=received_s)
+            self._served.charge(job.client, predicted_s, now, since_s=run.started_s, received_s=received_s)

@@ -18,7 +18,7 @@ from math import inf
 from operator import attrgetter
 
 from clairvoyant_cli.scheduler.fairness import Clients, Excess
-from clairvoyant_cli.scheduler.job import FIRST, Job, Move, MoveKind, QueueFullError
+from clairvoyant_cli.scheduler.job import FIRST, Job, Move, MoveKind, QueueFullError, Run
 from clairvoyant_cli.scheduler.placement import Fleet
 from clairvoyant_cli.scheduler.policy import DEFAULT_TAU_S, Policy
 from clairvoyant_cli.scheduler.sessions import Sessions
@@ -179,9 +179,9 @@ class WaitingJobs:
                 sessions.take_turn(longest, now)
                 self.place(longest, now)
 
-    def reprice(self, read: Job, fleet: Fleet, now: float) -> None:
+    def reprice(self, read: Run, fleet: Fleet, now: float) -> None:
         """Compute again what the jobs cost that share the beginning of a prompt that a server reads now."""
-        root = read.prefix.hashes[:1]
+        root = read.job.prefix.hashes[:1]
         sharing = (job for job in self.jobs.values() if job.prefix.hashes[:1] == root)
         for job in list(islice(sharing, MAX_REPRICED)):
             less_s = fleet.saves_s(read.server_id, job)

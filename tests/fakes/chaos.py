@@ -339,7 +339,7 @@ class CutChaos(Scene[Visitor]):
     def _suspended_on(self, backend: Backend) -> int:
         suspended = (each for each in self.daemon.dispatcher.live.values() if each.is_suspended)
         return sum(
-            self.backends[self.daemon.pool.name_of(each.preempted[-1].server_id)] is backend
+            self.backends[self.daemon.pool.name_of(each.preempted[-1].run.server_id)] is backend
             for each in suspended
         )
 

@@ -93,7 +93,7 @@ class DaemonParts(Daemon):
         self.lifecycle.changed(server)
 
     def on(self, exchange: Exchange) -> str:
-        return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.server_id)
+        return "" if exchange.attempt is None else self.pool.name_of(exchange.attempt.run.server_id)
 
 
 def daemon_parts(

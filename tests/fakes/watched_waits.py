@@ -105,7 +105,7 @@ class WatchedWaits(SlotSimulation):
 
     def _look(self, now: float) -> None:
         scheduler = self.scheduler
-        left = {entry: entry.left_s(now) for entry in scheduler.running.values()}
+        left = {run: run.left_s(now) for run in scheduler.running.values()}
         standings = Standings(scheduler, now, sum(left.values()), sum(scheduler.slots.values()), self.ranges)
         slots, before_s = sum(scheduler.slots.values()), sum(left.values())
         for standing in standings[:ROWS]:
@@ -114,7 +114,8 @@ class WatchedWaits(SlotSimulation):
                 shown = Shown(number, now, standing.start, before_s / slots, standing.ahead)
                 self.waits.append(shown)
             before_s += standing.job.remaining_s
-        self.runs += [Shown(_number(e), now, self.ranges.of_run(e), plain_s) for e, plain_s in left.items()]
+        for run, plain_s in left.items():
+            self.runs.append(Shown(_number(run.job), now, self.ranges.of_run(run), plain_s))
 
 
 def _number(entry: Job) -> int:

@@ -4,7 +4,7 @@ from collections import Counter
 
 from clairvoyant_lab.simulator.policies import SIMULATED_POLICIES, RoutedPolicy, TurnPolicy
 
-from clairvoyant_cli.scheduler.job import Job, Preempt
+from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 
@@ -28,7 +28,7 @@ def test_round_robin_passes_the_slot_on_after_a_quantum() -> None:
         assert policy.preemptions(scheduler) == []
         scheduler.progress(dispatch.job.id, tokens + 100)
         for preempt in policy.preemptions(scheduler):
-            scheduler.requeue(preempt.job_id, now)
+            scheduler.requeue(preempt.job.id, now)
         now += 1.0
     assert order == ["0", "1", "2", "0", "1", "2"]
 
@@ -42,7 +42,7 @@ def test_rr_sjf_breaks_ties_of_waiting_time_by_length_and_preempts_the_longest()
     assert set(scheduler.running) == {"1", "3"}
     for job_id in ("1", "3"):
         scheduler.progress(job_id, 100.0)
-    assert policy.preemptions(scheduler) == [Preempt("3", "a"), Preempt("1", "a")]
+    assert policy.preemptions(scheduler) == [scheduler.running["3"], scheduler.running["1"]]
 
 
 def test_a_job_is_routed_to_the_better_of_two_servers() -> None:

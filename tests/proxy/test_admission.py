@@ -57,7 +57,7 @@ async def test_its_cost_is_the_time_that_the_fastest_worker_needs() -> None:
     exchange = parts.queued("0.0 fifty tokens")
     assert exchange.job.cost_s == pytest.approx(50 / 100 + 4 / 500)
     assert exchange.attempt is not None
-    expected_s = parts.pool.by_id[exchange.attempt.server_id].speeds.seconds(4.0, 50.0)
+    expected_s = parts.pool.by_id[exchange.attempt.run.server_id].speeds.seconds(4.0, 50.0)
     assert exchange.attempt.expected_s == pytest.approx(expected_s)
 
 

@@ -61,8 +61,8 @@ async def test_speeds_are_learned_of_the_worker_that_answered() -> None:
     attempt.totals = type(attempt.totals)(tokens=100, decode_s=1.0, complete=True)
     parts.after(exchange, Answered(200))
     speeds = {server.id: server.speeds.decode_tokens_per_s for server in parts.pool}
-    other = next(name for name in speeds if name != attempt.server_id)
-    assert (speeds[attempt.server_id], speeds[other]) == (100.0, None)
+    other = next(name for name in speeds if name != attempt.run.server_id)
+    assert (speeds[attempt.run.server_id], speeds[other]) == (100.0, None)
 
 
 def offers(parts: DaemonParts, **models: set[str]) -> None:

@@ -1,5 +1,6 @@
 """A request is overdue once its server has been silent for far longer than it ever needed, and no sooner."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -78,8 +79,8 @@ async def test_one_hangs_while_its_server_answers_others(
     attempt, known = exchange.attempt, Silences()
     assert attempt is not None
     attempt.heard_s, attempt.first_byte_s = parts.now[0], first_byte_s
-    other = cast(Any, SimpleNamespace(dispatch=attempt.dispatch, heard_s=None))
-    other.granted_s = attempt.heard_s + granted_later_s
+    run = replace(attempt.run, started_s=attempt.heard_s + granted_later_s)
+    other = cast(Any, SimpleNamespace(run=run, heard_s=None))
     known.heard(other, now := attempt.heard_s + LEAST_S + 1.0)
     assert bool(overdue([(exchange, attempt)], known, MEASURED, now, loads=False, queues=queues)) is late
 

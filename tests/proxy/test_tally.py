@@ -23,7 +23,7 @@ def used(of: Tally, program: str, since: float, until: float) -> None:
 
 
 def here(program: str, *held: tuple[float, float | None], runs: bool = True) -> Any:
-    uses = [SimpleNamespace(granted_s=since, ended_s=until) for since, until in held]
+    uses = [SimpleNamespace(run=SimpleNamespace(started_s=since, ended_s=until)) for since, until in held]
     job = SimpleNamespace(program=program)
     return SimpleNamespace(job=job, attempt=uses[-1] if runs else None, held_slots=uses)
 

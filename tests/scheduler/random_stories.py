@@ -202,7 +202,8 @@ class Story:
             assert job.pinned in ("", name)
             self.place[job.id] = "running"
             self.runs[job.id] = next(self._order), self.now
-            self.trace.append((job.id, name, dispatch.reason, dispatch.waited_s, job.key, job.expected_s))
+            waited_s = self.now - job.queued_s
+            self.trace.append((job.id, name, dispatch.reason, waited_s, job.key, dispatch.expected_s))
             left_s = self.speeds[name].seconds(*self.work[job.id]) - self.served_s[job.id]
             self.later(max(left_s, 0.01), self.finish, job.id, self.runs[job.id])
         if len(self.scheduler) and not self._will_look:
@@ -211,9 +212,9 @@ class Story:
 
     def finish(self, job_id: str, run: tuple[int, float]) -> None:
         if self.runs.get(job_id) == run and self.place[job_id] == "running":
-            job, rng = self.scheduler.running[job_id], self.rng
+            running, rng = self.scheduler.running[job_id], self.rng
             if rng.random() < 0.9:
-                cached = rng.choice([None, 0.0, job.expected.tokens, job.prompt_tokens])
+                cached = rng.choice([None, 0.0, running.expected_cache.tokens, running.job.prompt_tokens])
                 calls = rng.random() < 0.5
                 self.scheduler.answered(job_id, *self.work[job_id], cached, calls_tool=calls, now=self.now)
             self.end(job_id, "served", served=rng.random() < 0.97)
@@ -229,8 +230,10 @@ class Story:
         self._will_look, scheduler, rng = False, self.scheduler, self.rng
         if not self.cuts or not scheduler.policy.preemptive:
             return
-        for job in [each for each in scheduler.running.values() if self.place[each.id] == "running"]:
-            speed, age_s = self.speeds[job.server_id], self.now - self.runs[job.id][1]
+        for job_id, run in scheduler.running.items():
+            if self.place[job_id] != "running":
+                continue
+            job, speed, age_s = run.job, self.speeds[run.server_id], self.now - self.runs[job_id][1]
             prompt_tokens, tokens = self.work[job.id]
             answers_s = self.served_s[job.id] + age_s - prompt_tokens / speed.prefill
             if answers_s < 0.0 and not job.done_tokens:
@@ -239,25 +242,25 @@ class Story:
                 done = min(tokens, max(answers_s * speed.decode, job.done_tokens))
                 scheduler.progress(job.id, done, 0.05, rng.choice([0.0, 0.0, 0.3]))
         for preempt in scheduler.preemptions(self.now):
-            job = scheduler.running[preempt.job_id]
-            self.trace.append(preempt)
+            job = preempt.job
+            self.trace.append(("cut", job.id, preempt.server_id))
             if self.place[job.id] == "running":
-                assert not job.spared
-                assert not job.interactive or job.reason is Reason.POLICY or job.stops_s is not None
+                assert not preempt.spared
+                assert not job.interactive or preempt.reason is Reason.POLICY or preempt.stops_s is not None
                 assert not job.interactive or job.preemptions < most_preemptions(
-                    MAX_PREEMPTIONS, job.kept_tokens
+                    MAX_PREEMPTIONS, preempt.kept_tokens
                 )
                 self.place[job.id] = "stopping"
                 self.later(rng.choice([0.0, 0.3]), self.stopped, job.id)
 
     def stopped(self, job_id: str) -> None:
         if self.place[job_id] == "stopping":
-            job = self.scheduler.running[job_id]
+            run = self.scheduler.running[job_id]
             if self.rng.random() < 0.5:
-                cache = self.scheduler.fleet.servers[job.server_id].cache
-                cache.left(job_id, job.prompt_tokens + job.done_tokens)
+                cache = self.scheduler.fleet.servers[run.server_id].cache
+                cache.left(job_id, run.job.prompt_tokens + run.job.done_tokens)
             self.served_s[job_id] += self.now - self.runs[job_id][1]
-            self.scheduler.requeue(job_id, self.now, server_id=job.server_id)
+            self.scheduler.requeue(job_id, self.now, preempted=True)
             self.place[job_id] = "waiting"
 
     def leave(self, job_id: str) -> None:
@@ -311,7 +314,7 @@ class Story:
 
     def on_running_broken(self, job_id: str) -> None:
         able = self.rng.choice([None, frozenset[str](), frozenset(self.rng.choice(sorted(self.speeds)))])
-        self.scheduler.requeue(job_id, self.now, served=False, able=able)
+        self.scheduler.requeue(job_id, self.now, able=able)
         self.served_s[job_id], self.place[job_id] = 0.0, "waiting"
 
     def on_running_spare(self, job_id: str) -> None:
@@ -336,12 +339,12 @@ class Story:
         self.scheduler.set_tenants(self.tenants, self.now, priority_of=lambda job: max(0, job.priority))
 
     def on_urgency(self) -> None:
-        for job in [*self.scheduler, *self.scheduler.running.values()][:2]:
+        for job in [*self.scheduler, *(run.job for run in self.scheduler.running.values())][:2]:
             by = self.rng.choice([UrgencySource.OPERATOR, UrgencySource.PREDICTOR])
             self.scheduler.set_urgency(job.id, self.rng.choice([None, 0, 4]), by, self.now)
 
     def on_terms(self) -> None:
-        for job in [*self.scheduler, *self.scheduler.running.values()][-2:]:
+        for job in [*self.scheduler, *(run.job for run in self.scheduler.running.values())][-2:]:
             terms = Terms(self.rng.choice(["", "bob", "eve"]), 0, self.rng.choice([0, 10]))
             self.scheduler.set_terms(job.id, terms, self.now)
 
@@ -363,11 +366,11 @@ class Story:
         name = self.rng.choice(sorted(self.sizes))
         self.up.discard(name)
         self.scheduler.fleet.set_slots(name, 0)
-        for job in [each for each in self.scheduler.running.values() if each.server_id == name]:
-            if self.place[job.id] == "running" and self.rng.random() < 0.7:
-                self.on_running_broken(job.id)
-            elif self.place[job.id] == "running":
-                self.end(job.id, "failed", served=False)
+        for job_id in [each for each, run in self.scheduler.running.items() if run.server_id == name]:
+            if self.place[job_id] == "running" and self.rng.random() < 0.7:
+                self.on_running_broken(job_id)
+            elif self.place[job_id] == "running":
+                self.end(job_id, "failed", served=False)
         self.later(self.rng.expovariate(0.1), self.back, name)
 
     def back(self, name: str) -> None:
@@ -379,7 +382,7 @@ class Story:
     def check(self) -> None:
         """Check that each job is in one place, that all counts agree, and that no slot idles for long."""
         scheduler, places = self.scheduler, self.place.items()
-        waiting, running = list(scheduler), list(scheduler.running.values())
+        waiting, running = list(scheduler), [run.job for run in scheduler.running.values()]
         assert {job.id for job in waiting} == {each for each, place in places if place == "waiting"}
         busy = {each for each, place in places if place in ("running", "stopping", "releasing")}
         assert scheduler.running.keys() == busy

@@ -89,7 +89,7 @@ def finished(scheduler: Scheduler, *, claims: bool) -> dict[str, float]:
             continue
         job = dispatch.job
         name, number = job.id[:-1], int(job.id[-1])
-        cached = scheduler.running[job.id].expected.tokens
+        cached = dispatch.expected_cache.tokens
         now += (job.prompt_tokens - cached) / 100.0 + 1.0
         answer(scheduler, job, now, cached)
         if len(name) == 2:

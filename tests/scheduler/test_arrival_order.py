@@ -96,7 +96,7 @@ class Server:
             each for each, entry in self.scheduler.running.items() if entry.server_id == server_id
         ]:
             if self.random.random() < 0.7:
-                self.scheduler.requeue(job_id, self.now, served=False)
+                self.scheduler.requeue(job_id, self.now)
             else:
                 self.arrival_order.ended(job_id, None)
                 self.scheduler.finish(job_id, self.now, served=False)
@@ -112,7 +112,7 @@ class Server:
         for job_id in running:
             self.done_s[job_id] = self.done_s.get(job_id, 0.0) + self.now - self.started_s[job_id]
             self.scheduler.progress(job_id, 1.0)
-            self.scheduler.requeue(job_id, self.now, server_id=server_id)
+            self.scheduler.requeue(job_id, self.now, preempted=True)
 
     def _cancel(self, job_id: str, _: str) -> None:
         if self.scheduler.cancel(job_id, self.now):

@@ -146,7 +146,7 @@ def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:
     short = replace(question(2, 1.0), client="cy", p_long=0.0, cost_s=2.0, cost_high_s=3.0, tokens=20.0)
     scheduler.submit(short, 1.0)
     scheduler.progress("question 1", 20.0, 0.5, 0.5)
-    assert [cut.job_id for cut in scheduler.preemptions(1.0)] == ["question 1"]
+    assert [cut.job.id for cut in scheduler.preemptions(1.0)] == ["question 1"]
 
 
 def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
@@ -155,7 +155,7 @@ def test_a_question_cuts_a_background_job_whatever_its_prefill() -> None:
     assert scheduler.next(0.0) is not None
     scheduler.submit(question(1, 0.1), 0.1)
     scheduler.progress("title", 5.0, resume_s=30.0)
-    assert [cut.job_id for cut in scheduler.preemptions(0.1)] == ["title"]
+    assert [cut.job.id for cut in scheduler.preemptions(0.1)] == ["title"]
     scheduler.progress("title", 5.0, resume_s=0.0, evicts_s=30.0)
     assert not scheduler.preemptions(0.1), "somebody would wait for what goes for it"
 
@@ -169,7 +169,7 @@ def test_a_promoted_background_job_is_protected_for_its_predicted_length() -> No
     scheduler.progress("title", 15.0)
     assert not scheduler.preemptions(702.0)
     scheduler.progress("title", 25.0)
-    assert [cut.job_id for cut in scheduler.preemptions(702.0)] == ["title"]
+    assert [cut.job.id for cut in scheduler.preemptions(702.0)] == ["title"]
 
 
 def test_background_work_does_not_delay_its_clients_questions() -> None:
@@ -198,7 +198,7 @@ def test_a_cancelled_job_is_charged_for_service_before_a_cut() -> None:
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
     scheduler.submit(question(1, 0.0), 0.0)
     assert scheduler.next(0.0) is not None
-    scheduler.requeue("question 1", 15.0, server_id="a")
+    scheduler.requeue("question 1", 15.0, preempted=True)
     scheduler.cancel("question 1", 15.0)
     scheduler.submit(question(2, 15.0), 15.0)
     scheduler.submit(replace(question(3, 15.0), client="cy", cost_s=22.0), 15.0)
@@ -226,7 +226,7 @@ def test_nothing_is_cut_before_a_jobs_earliest_start(name: str) -> None:
     scheduler.submit(replace(title(), client="cy", not_before_s=1.25), 1.0)
     scheduler.progress("long", 5.0)
     assert scheduler.preemptions(1.0) == []
-    assert [cut.job_id for cut in scheduler.preemptions(1.25)] == ["long"]
+    assert [cut.job.id for cut in scheduler.preemptions(1.25)] == ["long"]
 
 
 def test_a_promoted_job_ignores_its_earliest_start() -> None:
@@ -246,8 +246,8 @@ def test_an_endless_background_job_is_cut_for_each_question() -> None:
         short = replace(question(number, now), cost_s=2.0, cost_high_s=3.0, tokens=20.0)
         scheduler.submit(short, now)
         scheduler.progress("endless", 10.0 * number)
-        assert [cut.job_id for cut in scheduler.preemptions(now)] == ["endless"]
-        scheduler.requeue("endless", now, server_id="a")
+        assert [cut.job.id for cut in scheduler.preemptions(now)] == ["endless"]
+        scheduler.requeue("endless", now, preempted=True)
         while (started := scheduler.next(now)) is not None and started.job.id != "endless":
             now += 2.0
             scheduler.finish(started.job.id, now)

@@ -76,8 +76,8 @@ def test_a_cut_is_weighed_in_seconds_of_service_and_not_of_head_start(resume_s: 
     scheduler.next(0.0)
     scheduler.submit(Job("short", 1.0, cost_s=0.5, tokens=20.0), 1.0)
     scheduler.progress("long", 40.0, resume_s=resume_s)
-    entry, [short] = scheduler.running["long"], scheduler.waiting()
-    assert boosted()(entry) - boosted()(short) > 100.0
+    long, [short] = scheduler.running["long"].job, scheduler.waiting()
+    assert boosted()(long) - boosted()(short) > 100.0
     assert bool(scheduler.preemptions(1.0)) is cut
 
 

@@ -77,7 +77,7 @@ class Desk:
             job.id, tokens, 50.0, cached(shared), calls_tool=True, now=self.now + 1.0
         )
         self.news += [told] if told else []
-        session = self.scheduler.sessions.known.get(self.scheduler.running[job.id].session)
+        session = self.scheduler.sessions.known.get(self.scheduler.running[job.id].job.session)
         assert session is not None
         self.scheduler.finish(job.id, self.now + 1.0)
         self.held = chain

@@ -230,7 +230,7 @@ def test_a_failed_start_changes_nothing_loaded() -> None:
     assert started(scheduler, 0.0) == {"n0": "a", "n2": "a"}
     scheduler.finish("n0", 0.1, served=False)
     assert scheduler.fleet.residency.price_s("a", "m") == 10.0  # while the other may have it loaded
-    scheduler.requeue("n2", 0.1, served=False)
+    scheduler.requeue("n2", 0.1)
     assert (scheduler.fleet.residency.price_s("a", "m"), scheduler.fleet.residency.must_stay("a", 0.1)) == (
         0.0,
         False,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clairvoyant_cli.scheduler.job import Job, Preempt, Reason
+from clairvoyant_cli.scheduler.job import Job, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES, RETIRED, Policy, unknown_policy
 from clairvoyant_cli.scheduler.queue import Scheduler
 
@@ -72,7 +72,7 @@ def test_the_default_promotes_after_five_times_the_wait() -> None:
     scheduler.submit(Job("short", 41.0, cost_s=2.0), 41.0)
     dispatch = scheduler.next(50.0)
     assert dispatch is not None
-    assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 50.0)
+    assert (dispatch.job.id, dispatch.reason, dispatch.job.queued_s) == ("long", Reason.TAU, 0.0)
 
 
 def test_urgency_comes_before_length() -> None:
@@ -116,7 +116,7 @@ def test_a_preemption_does_not_restart_tau() -> None:
     scheduler.submit(Job("short", 9.0, cost_s=1.0), 9.0)
     dispatch = scheduler.next(11.0)
     assert dispatch is not None
-    assert (dispatch.job.id, dispatch.reason, dispatch.waited_s) == ("long", Reason.TAU, 3.0)
+    assert (dispatch.job.id, dispatch.reason, dispatch.job.queued_s) == ("long", Reason.TAU, 8.0)
 
 
 def test_among_overdue_jobs_the_first_arrival_goes_first_even_if_preempted() -> None:
@@ -140,8 +140,8 @@ def test_a_flooding_clients_running_jobs_are_preempted() -> None:
     assert scheduler.next(4.0).job.id == "ann 1"  # type: ignore[union-attr]
     scheduler.progress("ann 1", 20.0, resume_s=0.1)
     scheduler.submit(Job("ben", 6.0, cost_s=5.0, tokens=50.0, client="ben"), 6.0)
-    assert scheduler.preemptions(6.0) == [Preempt("ann 1", "a")]
-    scheduler.requeue("ann 1", 6.0, server_id="a")
+    assert scheduler.preemptions(6.0) == [scheduler.running["ann 1"]]
+    scheduler.requeue("ann 1", 6.0, preempted=True)
     assert drain(scheduler, 6.0) == ["ben", "ann 1", "ann 2", "ann 3", "ann 4"]
 
 

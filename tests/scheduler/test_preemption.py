@@ -7,12 +7,13 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
+from clairvoyant_lab.simulator.engine import Preemption, SlotSimulation
+from clairvoyant_lab.simulator.engine import Run as Simulated
 from clairvoyant_lab.simulator.workload import Predictions, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clairvoyant_cli.scheduler.job import Dispatch, Job, MoveKind, Preempt, PromptRead, Reason
+from clairvoyant_cli.scheduler.job import Job, MoveKind, PromptRead, Reason, Run
 from clairvoyant_cli.scheduler.policy import MAX_PREEMPTIONS, POLICIES, PREEMPTION_MARGIN
 from clairvoyant_cli.scheduler.preemption import may_be_preempted, most_preemptions
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -32,10 +33,10 @@ def one_runs(cost_s: float = 10.0, slots: int = 1, **options: object) -> Schedul
     return scheduler
 
 
-def cut(scheduler: Scheduler, now: float) -> Dispatch:
+def cut(scheduler: Scheduler, now: float) -> Run:
     """Carry out the one cut that is worth making; return what takes the slot."""
     [preempt] = scheduler.preemptions(now)
-    scheduler.requeue(preempt.job_id, now, server_id=preempt.server_id)
+    scheduler.requeue(preempt.job.id, now, preempted=True)
     dispatch = scheduler.next(now)
     assert dispatch is not None
     return dispatch
@@ -53,7 +54,7 @@ def test_a_short_job_preempts_a_long_one_which_resumes() -> None:
     scheduler.finish("short", 3.0)
     scheduler.next(3.0)
     scheduler.progress("long", 12.0, 0.05)
-    assert scheduler.running["long"].remaining_s == pytest.approx(8.8)  # what was owed has been paid
+    assert scheduler.running["long"].job.remaining_s == pytest.approx(8.8)  # what was owed has been paid
 
 
 def test_the_cost_of_a_cut_counts_per_waiting_job() -> None:
@@ -61,11 +62,11 @@ def test_the_cost_of_a_cut_counts_per_waiting_job() -> None:
     scheduler.submit(job("short", 3.0, 0.0), 0.0)
     gain_s = 4.0 - 3.0 - PREEMPTION_MARGIN * 3.0
     scheduler.progress("long", 0.0, gain_s - 0.01)
-    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["long"]]
     scheduler.submit(job("behind", 9.0, 0.0), 0.0)
     assert scheduler.preemptions(0.0) == []
     scheduler.progress("long", 0.0, gain_s / 2.0 - 0.01)
-    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["long"]]
 
 
 def test_evicted_contexts_are_part_of_the_cost_of_a_cut() -> None:
@@ -102,7 +103,7 @@ def test_a_job_that_outlived_its_estimate_is_cut() -> None:
     scheduler.progress("endless", 20.0)
     assert scheduler.preemptions(2.0) == []
     scheduler.progress("endless", 200.0)
-    assert scheduler.preemptions(20.0) == [Preempt("endless", "a")]  # some 8 s left, of 20 and more
+    assert scheduler.preemptions(20.0) == [scheduler.running["endless"]]  # some 8 s left, of 20 and more
 
 
 def test_a_very_long_job_may_be_cut_more_often() -> None:
@@ -116,7 +117,7 @@ def test_nothing_is_cut_where_slots_were_taken_away_or_are_free(slots: int) -> N
     scheduler.submit(job("longer", 11.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("short", 2.0), 0.0)
-    assert scheduler.preemptions(0.0) == [Preempt("longer", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["longer"]]
     scheduler.fleet.set_slots("a", slots)
     assert scheduler.preemptions(0.0) == []
 
@@ -137,7 +138,7 @@ def test_one_waiting_job_cuts_one_running_job_where_two_workers_could_serve_it()
         scheduler.submit(job(name, cost_s), 0.0)
         scheduler.next(0.0)
     scheduler.submit(job("short", 2.0), 0.0)
-    assert scheduler.preemptions(0.0) == [Preempt("y", scheduler.running["y"].server_id)]
+    assert scheduler.preemptions(0.0) == [scheduler.running["y"]]
 
 
 def test_a_promoted_one_takes_the_slot_and_keeps_it() -> None:
@@ -156,7 +157,7 @@ def test_a_better_priority_preempts_unless_the_victim_ends_as_soon() -> None:
     scheduler.progress("long", 0.0, 11.0)
     assert scheduler.preemptions(0.0) == []
     scheduler.progress("long", 0.0, 1.0)
-    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["long"]]
 
 
 def test_an_overdue_job_is_not_cut_for_jobs_that_the_guard_starts_later() -> None:
@@ -164,7 +165,7 @@ def test_an_overdue_job_is_not_cut_for_jobs_that_the_guard_starts_later() -> Non
     scheduler.submit(job("short", 2.0, 30.0), 30.0)
     assert scheduler.preemptions(30.0) == []
     scheduler.clients.tau_s = 40.0
-    assert scheduler.preemptions(30.0) == [Preempt("long", "a")]
+    assert scheduler.preemptions(30.0) == [scheduler.running["long"]]
 
 
 def test_a_new_prediction_updates_place_and_charge() -> None:
@@ -196,7 +197,7 @@ class Watched(Scheduler):
     cuts: Counter[str]
     ended: Counter[str]
 
-    def next(self, now: float) -> Dispatch | None:
+    def next(self, now: float) -> Run | None:
         """Check the guard: while requests are past tau, one of ten starts is the one furthest past it, or has
         waited at least half as long.
         """
@@ -211,17 +212,16 @@ class Watched(Scheduler):
             assert self.overdue_in_a_row <= 9
         return dispatch
 
-    def preemptions(self, now: float) -> list[Preempt]:
+    def preemptions(self, now: float) -> list[Run]:
         """Check that each cut gains more than its price and margin, and meets nobody it must not."""
         preempts = super().preemptions(now)
         for preempt in preempts:
-            victim = self.running[preempt.job_id]
-            start = next(iter(self.waiting()))
-            gain_s = self.policy.seconds(victim) - self.policy.seconds(start) - victim.resume_s * len(self)
+            victim, start = preempt.job, next(iter(self.waiting()))
+            gain_s = self.policy.seconds(victim) - self.policy.seconds(start) - preempt.resume_s * len(self)
             assert gain_s > PREEMPTION_MARGIN * start.remaining_s
-            assert victim.reason is Reason.POLICY
+            assert preempt.reason is Reason.POLICY
             assert victim.preemptions < most_preemptions(MAX_PREEMPTIONS, victim.done_tokens)
-            self.cuts[preempt.job_id] += 1
+            self.cuts[victim.id] += 1
         return preempts
 
     def finish(self, job_id: str, now: float, *, served: bool = True) -> None:
@@ -229,7 +229,7 @@ class Watched(Scheduler):
         self.ended[job_id] += 1
 
 
-def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple[Watched, Run]:
+def watched(seed: int, count: int, price_s: float, tau_s: float | None) -> tuple[Watched, Simulated]:
     rng = np.random.default_rng(seed)
     service_s = rng.lognormal(1.0, 1.2, count)
     workload = Workload(np.cumsum(rng.exponential(4.0, count)), service_s, np.zeros(count, dtype=np.int64))
@@ -312,16 +312,16 @@ def test_a_prompt_is_not_cut_where_reading_it_again_takes_longer() -> None:
     assert scheduler.preemptions(15.0) == []
     scheduler = reads(read_s=2.0, again_s=2.0)  # at first, it still pays
     scheduler.submit(job("short", 1.0, 2.0), 2.0)
-    assert scheduler.preemptions(2.0) == [Preempt("long", "a")]
+    assert scheduler.preemptions(2.0) == [scheduler.running["long"]]
 
 
 @pytest.mark.parametrize(("kept_s", "more"), [(0.0, 0), (5.0, 1), (10.0, 2)])
 def test_a_prompt_is_cut_more_often_only_as_more_of_it_is_kept(kept_s: float, more: int) -> None:
     scheduler = reads(read_s=10.0, again_s=10.0 - kept_s)
     entry = scheduler.running["long"]
-    entry.preemptions = MAX_PREEMPTIONS + more - 1
+    entry.job.preemptions = MAX_PREEMPTIONS + more - 1
     assert may_be_preempted(entry, scheduler.policy)
-    entry.preemptions += 1
+    entry.job.preemptions += 1
     assert not may_be_preempted(entry, scheduler.policy)
 
 
@@ -329,9 +329,9 @@ def test_a_background_prompt_is_not_cut_without_end() -> None:
     scheduler = Scheduler(SRPT, servers={"a": 1})
     scheduler.submit(job("title", 20.0, background_levels=1), 0.0)
     scheduler.next(0.0)
-    scheduler.running["title"].preemptions = MAX_PREEMPTIONS
+    scheduler.running["title"].job.preemptions = MAX_PREEMPTIONS
     scheduler.submit(job("short", 1.0), 0.0)
-    assert scheduler.preemptions(0.0) == [Preempt("title", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["title"]]
     scheduler.progress("title", 0.0, 1.0, prefill=PromptRead(1.0, 0.0))
     assert scheduler.preemptions(0.0) == []
 
@@ -345,7 +345,7 @@ def test_a_prompt_is_not_cut_where_a_model_is_loaded() -> None:
     scheduler.submit(job("other model", 1.0, affinity="n"), 0.0)
     assert scheduler.preemptions(0.0) == []
     scheduler.submit(job("same model", 0.5, affinity="m"), 0.0)
-    assert scheduler.preemptions(0.0) == [Preempt("long", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["long"]]
     scheduler.cancel("same model", 0.0)
     scheduler.finish("long", 1.0)
     scheduler.next(1.0)

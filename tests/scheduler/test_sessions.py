@@ -197,7 +197,7 @@ def test_after_tau_a_parked_session_takes_the_turn_of_the_one_that_has_had_it_lo
                 answer(scheduler, again, now + 1.5)
         assert now < 200.0
     assert now > 30.0
-    assert scheduler.sessions.known.get(scheduler.running["a0"].session) is not None
+    assert scheduler.sessions.known.get(scheduler.running["a0"].job.session) is not None
 
 
 @pytest.mark.parametrize("policy", ["fcfs"])

@@ -5,7 +5,7 @@ import pytest
 from clairvoyant_lab.simulator.engine import Preemption, Run, SlotSimulation
 from clairvoyant_lab.simulator.workload import Predictions, Workload
 
-from clairvoyant_cli.scheduler.job import Job, MoveKind, Preempt, Reason
+from clairvoyant_cli.scheduler.job import Job, MoveKind, Reason
 from clairvoyant_cli.scheduler.policy import POLICIES
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import CLAIM_WINDOW_S, UrgencySource
@@ -36,7 +36,7 @@ def test_an_urgent_job_preempts_whatever_runs_or_waits() -> None:
         scheduler.submit(job(str(number), 3, 50.0), 0.0)
     scheduler.submit(job("urgent", 0, 30.0), 0.0)
     scheduler.progress("chat", 5.0, resume_s=0.4)
-    assert scheduler.preemptions(0.5) == [Preempt("chat", "a")]
+    assert scheduler.preemptions(0.5) == [scheduler.running["chat"]]
     scheduler.progress("chat", 18.0, resume_s=0.4)  # it ends as soon by itself
     assert scheduler.preemptions(1.8) == []
 
@@ -46,13 +46,13 @@ def test_the_operator_can_set_urgency_of_waiting_and_running_jobs() -> None:
     scheduler.submit(job("runs", 4, 9.0), 0.0)
     scheduler.next(0.0)
     scheduler.submit(job("waits", 3, 9.0), 0.0)
-    assert scheduler.preemptions(0.0) == [Preempt("runs", "a")]
+    assert scheduler.preemptions(0.0) == [scheduler.running["runs"]]
     assert scheduler.set_urgency("runs", 1, UrgencySource.OPERATOR, 1.0)
     assert scheduler.preemptions(1.0) == []
     assert scheduler.set_urgency("waits", 0, UrgencySource.OPERATOR, 2.0)
-    assert scheduler.preemptions(2.0) == [Preempt("runs", "a")]
+    assert scheduler.preemptions(2.0) == [scheduler.running["runs"]]
     assert not scheduler.set_urgency("nobody", 0, UrgencySource.OPERATOR, 2.0)
-    assert scheduler.running["runs"].moves[-1].kind is MoveKind.URGENCY
+    assert scheduler.running["runs"].job.moves[-1].kind is MoveKind.URGENCY
 
 
 def overloaded(seed: int, load: float, seconds: float) -> tuple[Workload, Predictions]:

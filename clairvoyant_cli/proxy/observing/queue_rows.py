@@ -90,7 +90,7 @@ class WaitingRows:
     def __post_init__(self) -> None:
         dispatcher = self.operation.dispatcher
         running = dispatcher.scheduler.running
-        work_s = sum(job.left_s(self.now) for job in running.values())
+        work_s = sum(run.left_s(self.now) for run in running.values())
         slots = max(1, self.pool.at_once)
         self.standings = Standings(dispatcher.scheduler, self.now, work_s, slots, self.ranges)
         self.exchanges = [dispatcher.live[job.id] for job in self.standings.jobs]

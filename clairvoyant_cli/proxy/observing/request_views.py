@@ -119,10 +119,10 @@ class RequestViews:
         return RunningRequest(
             **self._common(exchange),
             model=self.pool.model_of(exchange),
-            backend=self.pool.name_of(attempt.server_id),
+            backend=self.pool.name_of(attempt.run.server_id),
             state=state,
             waited_s=exchange.waited_s(now),
-            elapsed_s=now - attempt.granted_s,
+            elapsed_s=now - attempt.run.started_s,
             ttft_s=exchange.ttft_s,
             tokens=tokens_shown,
             tokens_per_s=tokens / decoding_s if decoding_s > 0.2 and tokens > 1 else None,
@@ -130,9 +130,9 @@ class RequestViews:
             eta_low_s=low_s,
             eta_high_s=high_s,
             stamp=attempt.priority,
-            dispatched_by=attempt.dispatch.reason.value,
+            dispatched_by=attempt.run.reason.value,
             streaming=exchange.asked.parsed.stream,
-            moves=self._moves(attempt.moves),
+            moves=self._moves(exchange.job.moves),
             prompt=exchange.asked.prompt,
             slot=attempt.slot,
             uncut=exchange.not_preempted_because,
@@ -144,11 +144,11 @@ class RequestViews:
         """Return what the rows of queued and running requests have in common."""
         at, name_of, parts = self.journal.at, self.pool.name_of, []
         for part in exchange.held_slots if exchange.preempted else ():
-            ended_s = part.ended_s or (None if exchange.end is None else exchange.end.at_s)
+            run = part.run
+            ended_s = run.ended_s or (None if exchange.end is None else exchange.end.at_s)
             ended_at = None if ended_s is None else at(ended_s)
-            parts.append(
-                AnswerPart(at(part.granted_s), ended_at, part.tokens, name_of(part.server_id), part.slot)
-            )
+            where = name_of(run.server_id), part.slot
+            parts.append(AnswerPart(at(run.started_s), ended_at, part.tokens, *where))
         return {
             "id": exchange.id,
             "endpoint": exchange.asked.route.name,
@@ -186,7 +186,8 @@ class RequestViews:
         speeds = self.pool.server_of(exchange).speeds
         prefill_s = speeds.seconds(exchange.job.prompt_tokens, 0.0)
         whole_s = speeds.seconds(0.0, exchange.job.tokens)
-        return int(exchange.job.tokens * max(0.0, now - attempt.granted_s - prefill_s) / max(whole_s, 1e-9))
+        decoded_s = max(0.0, now - attempt.run.started_s - prefill_s)
+        return int(exchange.job.tokens * decoded_s / max(whole_s, 1e-9))
 
     def ended(self, exchange: Exchange, end: RequestEnd) -> Ended:
         """Return the record of a request that has ended."""
@@ -195,18 +196,19 @@ class RequestViews:
         whole, ended_s, uses = totals.tokens if totals.complete else None, end.at_s, list[SlotUse]()
         service_s, resumed_s, counted_tokens, began_s = 0.0, 0.0, 0, None
         for attempt in exchange.attempts:
-            server, usage = self.pool.by_id.get(attempt.server_id), attempt.usage
+            run, usage = attempt.run, attempt.usage
+            server = self.pool.by_id.get(run.server_id)
             use = SlotUse(
-                server_id=attempt.server_id,
-                backend=attempt.server_id if server is None else server.name,
+                server_id=run.server_id,
+                backend=run.server_id if server is None else server.name,
                 provider="" if server is None else server.adapter.name,
                 address=None if server is None else (server.upstream.host, server.upstream.port),
                 slot=attempt.slot,
-                reason=attempt.dispatch.reason.value,
-                granted_s=attempt.granted_s,
+                reason=run.reason.value,
+                granted_s=run.started_s,
                 expected_s=attempt.expected_s,
                 first_byte_s=attempt.first_byte_s,
-                ended_s=attempt.ended_s or ended_s,
+                ended_s=run.ended_s or ended_s,
                 tokens=attempt.tokens,
                 events=0 if usage is None else usage.events,
                 dropped=attempt.dropped,
@@ -360,7 +362,7 @@ def _generated(exchange: Exchange, end: RequestEnd, counted_tokens: int) -> int:
         return 0
     if attempt is None or counted_tokens:
         return counted_tokens
-    share = (end.at_s - attempt.granted_s) / job.cost_s if job.cost_s > 0 else 1.0
+    share = (end.at_s - attempt.run.started_s) / job.cost_s if job.cost_s > 0 else 1.0
     if end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):
         share = min(1.0, share)  # at most the predicted length: the backend may have been slow
     elif end.outcome is not Outcome.COMPLETED:

@@ -118,7 +118,7 @@ class SnapshotBuilder:
         now = clock()
         live = operation.dispatcher.live.values()
         at = stats.journal.at
-        granted_at = [at(exchange.attempt.granted_s) for exchange in live if exchange.attempt is not None]
+        granted_at = [at(exchange.attempt.run.started_s) for exchange in live if exchange.attempt is not None]
         utilisation, utilisation_s = self.tally.utilisation(self.pool.slots, granted_at)
         arrival_order = scheduler.arrival_order
         gain = self.gain.state(arrival_order.behind, lambda: arrival_order.estimates(now))
@@ -237,13 +237,13 @@ class SnapshotBuilder:
         )
 
     def _urgency(self) -> UrgencyState:
-        dispatcher, stats = self.operation.dispatcher, self.stats
+        scheduler, stats = self.operation.dispatcher.scheduler, self.stats
         return UrgencyState(
-            levels=stats.levels(dispatcher.scheduler, dispatcher.scheduler.running.values()),
+            levels=stats.levels(scheduler, (run.job for run in scheduler.running.values())),
             predictor=self.urgency_predictor,
             target_s=stats.urgency_target_s,
             late=stats.late,
-            heeded=dispatcher.scheduler.policy.by_level,
+            heeded=scheduler.policy.by_level,
         )
 
     def _service_level(self) -> ServiceLevelState | None:
@@ -274,7 +274,7 @@ class SnapshotBuilder:
         rooms = [server.cache.room_tokens for server in scheduler.fleet.servers.values()]
         rooms = [room for room in rooms if room < inf]
         since = _earliest((each.session, each.arrival_s) for each in waiting)
-        since |= _earliest((each.session, each.started_s) for each in scheduler.running.values())
+        since |= _earliest((run.job.session, run.started_s) for run in scheduler.running.values())
 
         speeds = [each.speeds.prefill_tokens_per_s for each in self.pool]
         # Of several servers the fastest: the cache saves at least that.
@@ -363,8 +363,8 @@ class SnapshotBuilder:
         for number, exchange in enumerate(running):
             if explains and number < EXPLAINED:
                 self._explain(exchange, now)
-            job = dispatcher.scheduler.running[exchange.id]
-            ends = self.ranges.of_run(job, inside_s.get(exchange.id))
+            run = dispatcher.scheduler.running[exchange.id]
+            ends = self.ranges.of_run(run, inside_s.get(exchange.id))
             yield self.views.running(exchange, ends, now, shows_answer=number < shown)
 
 

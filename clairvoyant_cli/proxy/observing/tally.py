@@ -173,7 +173,8 @@ class Tally:
             name = self._name(exchange.job.program)
             (waiting if exchange.attempt is None else running)[name] += 1
             for attempt in exchange.held_slots:
-                since, until = at(attempt.granted_s), now if attempt.ended_s is None else at(attempt.ended_s)
+                run = attempt.run
+                since, until = at(run.started_s), now if run.ended_s is None else at(run.ended_s)
                 hour[name].slot_s += max(0.0, until - max(since, now - HOUR_S))
                 day[name].slot_s += max(0.0, until - max(since, now - STEPS * STEP_S))
                 used += [(step, name, used_s) for step, used_s in divided(since, until)]

@@ -8,6 +8,7 @@ record is handed on once that is free, and `changed` comes last.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
 from typing import Any, Protocol
 
 from clairvoyant_cli.proxy.queue.ended import Outcome
@@ -20,7 +21,7 @@ from clairvoyant_cli.proxy.queue.exchange import (
     Phase,
     RequestEnd,
 )
-from clairvoyant_cli.scheduler.job import Dispatch, Estimates, Reason
+from clairvoyant_cli.scheduler.job import Estimates, Reason, Run
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.urgency import UrgencySource
 
@@ -82,8 +83,8 @@ class Dispatcher:
     def pump(self) -> None:
         """Grant every slot that can be granted now."""
         now = self._clock()
-        while (dispatch := self.scheduler.next(now)) is not None:
-            self._grant(self.live[dispatch.job.id], dispatch, now)
+        while (run := self.scheduler.next(now)) is not None:
+            self._grant(self.live[run.job.id], run)
         if self.scheduler.deferring and not self._will_look:
             self._will_look = True
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
@@ -92,38 +93,25 @@ class Dispatcher:
         self._will_look = False
         self.pump()
 
-    def _grant(self, exchange: Exchange, dispatch: Dispatch, now: float) -> None:
-        job = dispatch.job
+    def _grant(self, exchange: Exchange, run: Run) -> None:
         # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
-        taken = [each.slot for each in self.attempts_on(dispatch.server_id)]
-        slot = 0
-        while slot in taken:
-            slot += 1
-        exchange.attempt = Attempt(
-            dispatch,
-            dispatch.server_id,
-            slot=slot,
-            granted_s=now,
-            expected_s=exchange.service_s(now) + job.expected_s,
-            moves=tuple(job.moves),
-        )
+        taken = {other.slot for other in self.attempts_on(run.server_id)}
+        slot = next(number for number in count() if number not in taken)
+        exchange.attempt = Attempt(run, slot, exchange.service_s(run.started_s) + run.expected_s)
         exchange.attempts.append(exchange.attempt)
         exchange.phase = Phase.CONNECTING
         if not exchange.granted.done():
             exchange.granted.set_result(None)
-        if dispatch.reason is Reason.TAU:
-            self.firings.append(now)
+        if run.reason is Reason.TAU:
+            self.firings.append(run.started_s)
             del self.firings[:-MAX_FIRINGS]
             self._told.fired()
 
     def attempts_on(self, server: str) -> list[Attempt]:
         """Return the attempts that hold slots of a server."""
-        attempts = list[Attempt]()
-        for job_id, job in self.scheduler.running.items():
-            attempt = self.live[job_id].attempt if job.server_id == server else None
-            if attempt is not None:
-                attempts.append(attempt)
-        return attempts
+        known = self.scheduler.fleet.servers.get(server)
+        attempts = [self.live[job_id].attempt for job_id in known.running] if known is not None else []
+        return [attempt for attempt in attempts if attempt is not None]
 
     def end(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         """Record the end of an exchange and free its place in the queue or its slot."""
@@ -175,11 +163,9 @@ class Dispatcher:
         """Requeue a running exchange, which keeps its age. A preempted one goes on with the server that has
         its context in the KV cache; `able` names the servers for any other, None if unchanged.
         """
-        now = self._clock()
-        preempted = exchange.attempt if why is AttemptEnd.PREEMPTED else None
-        server = "" if preempted is None else preempted.server_id
-        self.scheduler.requeue(exchange.id, now, served=bool(server), server_id=server, able=able)
-        exchange.wait_again(why, now)
+        preempted = why is AttemptEnd.PREEMPTED
+        self.scheduler.requeue(exchange.id, self._clock(), preempted=preempted, able=able)
+        exchange.wait_again(why)
         self.moved()
 
     def reestimate(self, exchange: Exchange, estimates: Estimates) -> bool:

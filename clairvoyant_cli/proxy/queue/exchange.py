@@ -11,7 +11,7 @@ from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.protocols.splice import Splice
 from clairvoyant_cli.protocols.usage import AnswerText, Totals, UsageReader
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome, PromptUse
-from clairvoyant_cli.scheduler.job import Dispatch, Job, Move
+from clairvoyant_cli.scheduler.job import Job, Run
 from predictor.record import Prediction
 
 UNREAD = PromptUse()
@@ -73,19 +73,15 @@ class Asked:
 class Attempt:
     """One use of a slot by a request. Times are on the daemon's clock."""
 
-    dispatch: Dispatch
-    server_id: str
+    run: Run  # the scheduler's record of it
     slot: int
-    granted_s: float
-    expected_s: float  # the predicted service time
-    moves: tuple[Move, ...] = ()
+    expected_s: float  # the predicted service time of the request, with that of its parts so far
     connection: UpstreamConnection | None = None
     first_byte_s: float | None = None
     usage: UsageReader | None = None
     totals: Totals = field(default_factory=Totals)
     prompt: PromptUse = UNREAD  # once it has ended
     end: AttemptEnd | None = None  # None while it lasts, and for the attempt that ends its request
-    ended_s: float | None = None
     is_being_preempted: bool = False  # it will stop at the next possible token
     part_tokens: int = 0
     priority: int | None = None  # sent to an engine that orders its own queue
@@ -190,14 +186,14 @@ class Exchange:
         until_s = now if self.end is None else self.end.at_s
         held_s = 0.0
         for each in self.held_slots:
-            held_s += (each.ended_s or until_s) - each.granted_s
+            held_s += (each.run.ended_s or until_s) - each.run.started_s
         return held_s
 
-    def wait_again(self, why: AttemptEnd, now: float) -> None:
+    def wait_again(self, why: AttemptEnd) -> None:
         """Go back to the queue. An attempt of which nothing is kept has brought nothing."""
         attempt = self.attempt
         if attempt is not None:
-            attempt.end, attempt.ended_s = why, now
+            attempt.end = why
             if why in (AttemptEnd.PREEMPTED, AttemptEnd.BROKEN):
                 self.parts.append(attempt)
             if why is AttemptEnd.PREEMPTED:

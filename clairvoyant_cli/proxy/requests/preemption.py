@@ -95,7 +95,7 @@ class Preemption:
         """Return the request to send in place of the client's, None for its own; decide whether its answer
         may be preempted. UnfitError if the server cannot go on with an answer that has begun.
         """
-        attempt.follows_preemption_s = server.prompts.followed(attempt.granted_s)
+        attempt.follows_preemption_s = server.prompts.followed(attempt.run.started_s)
         if exchange.has_begun:
             return await self._onward(exchange, server)
         if exchange.splice is None:
@@ -189,13 +189,13 @@ class Preemption:
                 exchange.attempt.is_being_preempted = False
                 self._spare(exchange, exchange.splice.why_not)
             self._report_progress(exchange, now)
-        for preempt in scheduler.preemptions(now):
-            exchange = self.dispatcher.live[preempt.job_id]
-            busy = any(each.is_being_preempted for each in self.dispatcher.attempts_on(preempt.server_id))
+        for run in scheduler.preemptions(now):
+            exchange = self.dispatcher.live[run.job.id]
+            busy = any(other.is_being_preempted for other in self.dispatcher.attempts_on(run.server_id))
             # Whether it may be preempted is known once it has been sent.
             if busy or exchange.phase is Phase.CONNECTING:
                 continue
-            if scheduler.running[preempt.job_id].stops_s is not None:
+            if run.stops_s is not None:
                 if not self._stop_reading(exchange, now):
                     self._report_progress(exchange, now)
             elif not _is_too_early(exchange):
@@ -212,7 +212,7 @@ class Preemption:
         if attempt is None or attempt.read_s is not None:
             return  # it is being preempted
         if attempt.stop_reading is not None and scheduler.policy.preemptive:
-            server, expected_s = self.pool.server_of(exchange), scheduler.running[exchange.id].expected_s
+            server, expected_s = self.pool.server_of(exchange), attempt.run.expected_s
             reading = prefill_of(exchange, attempt, server, expected_s, now)
             if reading is not None:
                 scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
@@ -254,7 +254,7 @@ class Preemption:
 
     async def _preempt_if_exact(self, exchange: Exchange, attempt: Attempt, splice: Splice) -> None:
         """Preempt it, once it is known that the continuation would be exact."""
-        server = self.pool.by_id[attempt.server_id]
+        server = self.pool.by_id[attempt.run.server_id]
         splice.read()
         pieces = tuple(splice.pieces)  # more come meanwhile
         asked: Continuable | str = CHANGED
@@ -296,18 +296,18 @@ class Preemption:
         self.journal.counts["cuts"] += 1
         if attempt.read_s is None:  # what is kept of a prompt is learned from such preemptions
             self.journal.counts["recomputed_tokens"] += attempt.reread_tokens
-            self._leaves(exchange, attempt.server_id, waits=True)
+            self._leaves(exchange, attempt.run.server_id, waits=True)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:
         """Record what an ended answer leaves in its server's cache."""
         if not self.enabled:
             return
         if exchange.attempt is not None and exchange.asked.route.work is Work.GENERATE:
-            self._leaves(exchange, exchange.attempt.server_id, waits=False)
-        elif (
-            exchange.preempted and self.pool.by_id.get(server := exchange.preempted[-1].server_id) is not None
-        ):
-            self.dispatcher.scheduler.fleet.servers[server].cache.ended(exchange.id)
+            self._leaves(exchange, exchange.attempt.run.server_id, waits=False)
+        elif exchange.preempted:
+            server = self.dispatcher.scheduler.fleet.servers.get(exchange.preempted[-1].run.server_id)
+            if server is not None:
+                server.cache.ended(exchange.id)
 
     def _leaves(self, exchange: Exchange, server_id: str, *, waits: bool) -> None:
         server, scheduler = self.pool.by_id.get(server_id), self.dispatcher.scheduler
@@ -344,19 +344,19 @@ class Preemption:
     def continued(self, exchange: Exchange, attempt: Attempt) -> None:
         """Count a continuation. The time of its first token shows whether the context was still cached."""
         self.journal.counts["resumes"] += exchange.parts[-1].end is AttemptEnd.PREEMPTED
-        server = self.pool.by_id[attempt.server_id]
+        server = self.pool.by_id[attempt.run.server_id]
         found = server.continuation_of(exchange.job.model)
         if found is None or attempt.first_byte_s is None:
             return
         tokens, resume_s = _context_tokens(exchange), found.proof.resume_s
-        read_s, took_s = server.speeds.read_s(tokens), attempt.first_byte_s - attempt.granted_s
+        read_s, took_s = server.speeds.read_s(tokens), attempt.first_byte_s - attempt.run.started_s
         if read_s <= max(resume_s, TELLING_S):
             return
         was_there = took_s < resume_s + read_s / 2.0
         attempt.reread_tokens = 0 if was_there else round(tokens)
         cache = self.dispatcher.scheduler.fleet.servers[server.id].cache
         before = cache.room_tokens
-        cache.continued(self.dispatcher.scheduler.running[exchange.id].expected, was_there=was_there)
+        cache.continued(attempt.run.expected_cache, was_there=was_there)
         if before == inf and cache.room_tokens < inf:
             news = f"{server.name} had to recompute a preempted answer: its cache seems to hold"
             self.journal.event(logging.INFO, f"{news} {cache.room_tokens:.0f} tokens")
@@ -365,7 +365,7 @@ class Preemption:
         """Return the totals of an answer, summed over its parts. Learn from them what preempted prompts cost,
         and count what was read again, as reported or else estimated.
         """
-        server = self.pool.by_id.get(attempt.server_id)
+        server = self.pool.by_id.get(attempt.run.server_id)
         was_preempted = bool(exchange.preempted) or attempt.follows_preemption_s is not None
         if totals.complete and was_preempted and not exchange.has_begun and server is not None:
             reread = learn_from(exchange, attempt, totals, server, self.journal.clock())
@@ -403,8 +403,8 @@ def _spent_s(exchange: Exchange) -> tuple[float, float]:
     """Return the seconds for which the parts so far were read and written."""
     prefill_s = decode_s = 0.0
     for part in exchange.parts:
-        ended_s = part.ended_s or part.granted_s
+        ended_s = part.run.ended_s or part.run.started_s
         begun_s = part.first_byte_s or ended_s
-        prefill_s += begun_s - part.granted_s
+        prefill_s += begun_s - part.run.started_s
         decode_s += ended_s - begun_s
     return prefill_s, decode_s

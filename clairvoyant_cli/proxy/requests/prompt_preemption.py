@@ -25,7 +25,7 @@ def prefill_of(
     server's measured speed and without what was cached when this run of `expected_s` seconds started.
     """
     whole_s = _unread_s(exchange, server)
-    before_s, runs_s = server.prompts.kept * _read_before_s(exchange, attempt), now - attempt.granted_s
+    before_s, runs_s = server.prompts.kept * _read_before_s(exchange, attempt), now - attempt.run.started_s
     if exchange.phase is not Phase.PREFILL or whole_s < MIN_PROMPT_S:
         return None
     if not _shows_its_beginning(exchange):
@@ -39,7 +39,7 @@ def prefill_of(
 
 def record_preemption(exchange: Exchange, attempt: Attempt, server: Server, now: float) -> None:
     """Record that a request was preempted while its prompt was read."""
-    attempt.read_s = now - attempt.granted_s
+    attempt.read_s = now - attempt.run.started_s
     read_s = attempt.read_s + _read_before_s(exchange, attempt)
     server.prompts.preempted(now, max(_unread_s(exchange, server) - read_s, 0.0))
 
@@ -58,7 +58,7 @@ def learn_from(exchange: Exchange, attempt: Attempt, totals: Totals, server: Ser
     if (read_s := _read_before_s(exchange, attempt)) <= 0.0:
         return 0
     tokens = totals.prompt_tokens or round(job.prompt_tokens)
-    took_s = totals.prefill_s or (until_s - attempt.granted_s if streamed else None)
+    took_s = totals.prefill_s or (until_s - attempt.run.started_s if streamed else None)
     whole_s = server.speeds.read_s(tokens)
     counts = totals.prompt_tokens, totals.read_tokens
     if (share := share_found(read_s, whole_s, took_s, *counts, job.saved_s)) is None:
@@ -102,4 +102,5 @@ def _shows_its_beginning(exchange: Exchange) -> bool:
 
 def _read_before_s(exchange: Exchange, attempt: Attempt) -> float:
     """Return the seconds for which the server of an attempt read the prompt before."""
-    return sum(each.read_s or 0.0 for each in exchange.preempted if each.server_id == attempt.server_id)
+    server_id = attempt.run.server_id
+    return sum(part.read_s or 0.0 for part in exchange.preempted if part.run.server_id == server_id)

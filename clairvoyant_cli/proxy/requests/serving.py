@@ -115,7 +115,7 @@ class Serving:
         attempt = exchange.attempt
         if attempt is None:
             return
-        server = self.pool.by_id[attempt.server_id]
+        server = self.pool.by_id[attempt.run.server_id]
         streamed = attempt.usage is not None and attempt.usage.streaming
         if attempt.connection is not None:
             runs_on_s = 0.0 if streamed else server.adapter.RUNS_ON_S
@@ -125,10 +125,10 @@ class Serving:
 
         def others_started_at() -> list[float]:
             return [
-                other.granted_s
+                other.run.started_s
                 for other in self.dispatcher.attempts_on(server.id)
                 if other is not attempt
-                for _ in range(self.dispatcher.live[other.dispatch.job.id].asked.parsed.choices)
+                for _ in range(self.dispatcher.live[other.run.job.id].asked.parsed.choices)
             ]  # llama.cpp gives each choice a slot
 
         clock = self.journal.clock
@@ -203,7 +203,7 @@ class ServedRequest:
         assert attempt is not None  # noqa: S101 - what has been granted is an attempt
         if request.connection.gone:
             return ClientLeft()
-        server = self.serving.pool.by_id[attempt.server_id]
+        server = self.serving.pool.by_id[attempt.run.server_id]
         self.attempt, self.server, self.relay, self.resumes = attempt, server, None, exchange.has_begun
         self.stamps = server.stamps
         limit = self._limited()
@@ -256,7 +256,7 @@ class ServedRequest:
         for attempt in exchange.attempts if may_wait else ():
             if attempt.end is AttemptEnd.NOT_READY:
                 # Others may have been served since: one model may be missing for good.
-                since_s = attempt.ended_s or 0.0
+                since_s = attempt.run.ended_s or 0.0
                 may_wait = self.serving.journal.clock() - since_s < server.health.grace_s
                 break
         kind: Callable[..., Relay] = Relay

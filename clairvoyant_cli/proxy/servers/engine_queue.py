@@ -41,8 +41,7 @@ class EngineQueues:
         return found
 
     def _ends_in_s(self, server: Server, priority: Priority, now: float) -> dict[str, float]:
-        running = self.dispatcher.scheduler.running
-        inside = (_inside(running[e.id], e, a, priority, now) for e, a in self._there(server))
+        inside = (_inside(exchange, attempt, priority, now) for exchange, attempt in self._there(server))
         return ends_in_s(inside, server.at_once)
 
     def dropped(
@@ -51,7 +50,7 @@ class EngineQueues:
         """Note why a router refused a request by itself, and return the Retry-After that its answer lacks:
         the time until a tenth of the requests inside have ended.
         """
-        server = self.pool.by_id[attempt.server_id]
+        server = self.pool.by_id[attempt.run.server_id]
         priority = server.stamps
         why = None if priority is None else head.get(priority.dropped_header)
         if priority is None or why is None:
@@ -69,18 +68,16 @@ class EngineQueues:
         for job_id in self.dispatcher.scheduler.running:
             exchange = self.dispatcher.live[job_id]
             attempt = exchange.attempt
-            if attempt is not None and attempt.server_id == server.id:
+            if attempt is not None and attempt.run.server_id == server.id:
                 yield exchange, attempt
 
 
-def _inside(
-    entry: Job, exchange: Exchange, attempt: Attempt, priority: Priority, now: float
-) -> EngineRequest:
+def _inside(exchange: Exchange, attempt: Attempt, priority: Priority, now: float) -> EngineRequest:
     begun, unseen_s = attempt.first_byte_s is not None, 0.0
     if not begun and not exchange.asked.parsed.stream:
-        unseen_s = now - attempt.granted_s
-    left_s = entry.left_s(now) if begun else entry.expected_s
-    rank = priority.rank(attempt.priority, attempt.granted_s)
+        unseen_s = now - attempt.run.started_s
+    left_s = attempt.run.left_s(now) if begun else attempt.run.expected_s
+    rank = priority.rank(attempt.priority, attempt.run.started_s)
     return EngineRequest(exchange.id, rank, left_s, begun, unseen_s)
 
 
@@ -135,15 +132,15 @@ class Annotation:
 
     def stamp(self, exchange: Exchange, attempt: Attempt, server: Server, head: RequestHead) -> Stamp | None:
         """Return what is put into a request for a server; None if it goes as it is."""
-        priority, parsed, dispatch = server.stamps, exchange.asked.parsed, attempt.dispatch
+        priority, parsed, job = server.stamps, exchange.asked.parsed, attempt.run.job
         if priority is None:
             return None
         if priority.headers:
-            own = self.access.clients.rules_of(dispatch.job.client).engine_priority
+            own = self.access.clients.rules_of(job.client).engine_priority
             if own and any(head.get(name) is not None for name in priority.headers):
                 return None
             attempt.priority = self._number(attempt, server, priority)
-            headers = _in_headers(priority, attempt.priority, dispatch.job, head)
+            headers = _in_headers(priority, attempt.priority, job, head)
             return Stamp(headers=tuple(each for each in headers if not own or head.get(each[0]) is None))
         if exchange.asked.route.shape not in priority.shapes or not parsed.opening or parsed.ranks_itself:
             return None
@@ -151,16 +148,16 @@ class Annotation:
         return Stamp(b'"%b":%d,' % (FIELD.encode(), attempt.priority), parsed.opening)
 
     def _number(self, attempt: Attempt, server: Server, priority: Priority) -> int:
-        dispatch = attempt.dispatch
-        level = PRIORITIES.start if dispatch.reason is Reason.PROMOTED else dispatch.job.own_rank
+        run, job = attempt.run, attempt.run.job
+        level = PRIORITIES.start if run.reason is Reason.PROMOTED else job.own_rank
         usual_s = server.speeds.seconds(0.0, USUAL_TOKENS)
-        cost_s = max(MIN_COST_S, dispatch.job.cost_s)
+        cost_s = max(MIN_COST_S, job.cost_s)
         self._stamped += 1
         share = 1.0 / min(self._stamped, MEAN_OVER)
         self._mean += share * (cost_s / usual_s - self._mean)
         self._log_middle += share * (log(cost_s / usual_s) - self._log_middle)
-        due = dispatch.job.arrival_s + self._after_s(cost_s, usual_s)
-        return priority.number(self.dated(due), self.dated(attempt.granted_s), level)
+        due = job.arrival_s + self._after_s(cost_s, usual_s)
+        return priority.number(self.dated(due), self.dated(run.started_s), level)
 
     def due_in_s(self, cost_s: float) -> float:
         """Return when a request of so many predicted seconds is due after its arrival; a short one below 0,

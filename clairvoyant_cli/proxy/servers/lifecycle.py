@@ -197,7 +197,7 @@ class ServerLifecycle:
 
     def _on(self, server: Server) -> Iterator[Exchange]:
         for each in self.dispatcher.live.values():
-            if each.attempt is not None and each.attempt.server_id == server.id:
+            if each.attempt is not None and each.attempt.run.server_id == server.id:
                 yield each
 
     def _follow_swapping(self, server: Server) -> None:
@@ -284,7 +284,7 @@ class ServerLifecycle:
             beside = self.dispatcher.attempts_on(server.id)
             if not server.status.shares_cache and len(beside) > 1:
                 server.status.shares_cache = True
-                server.status.overflowed_at = sum(e.dispatch.job.prompt_tokens + e.tokens for e in beside)
+                server.status.overflowed_at = sum(e.run.job.prompt_tokens + e.tokens for e in beside)
                 self._open_slots()
                 size = self.dispatcher.scheduler.fleet.servers[server.id].shared_tokens
                 news = f"the KV cache that its slots share overflowed ({size:,.0f} tokens)"

@@ -108,7 +108,7 @@ class LoadedModels:
         if totals.prefill_s is None or not self._residency.swaps(self._server, exchange.job.id, ""):
             return None
         worked_s = totals.prefill_s + (0.0 if attempt.usage.streaming else totals.decode_s or 0.0)
-        return max(attempt.first_byte_s - attempt.granted_s - worked_s, 0.0)
+        return max(attempt.first_byte_s - attempt.run.started_s - worked_s, 0.0)
 
     def _remember(self, affinity: str, load_s: float | None) -> None:
         """Remember a load time as the last used; None keeps the known one."""

@@ -87,7 +87,7 @@ class ServerPool(list[Server]):
     def server_of(self, exchange: Exchange) -> Server:
         """Return the server that serves an exchange; the first if it waits, or its server has left."""
         attempt = exchange.attempt
-        return (None if attempt is None else self.by_id.get(attempt.server_id)) or self[0]
+        return (None if attempt is None else self.by_id.get(attempt.run.server_id)) or self[0]
 
     def model_of(self, exchange: Exchange) -> str:
         """Return the model a request names, or else its server's only model."""
@@ -124,9 +124,8 @@ class ServerPool(list[Server]):
         if (holder := self.holder_of(parsed.follows)) is not None:
             return [holder]
         speak = [server for server in self if speakers & server.adapter.SPEAKS] or self
-        ended = (
-            [] if exchange is None else [(attempt.server_id, attempt.end) for attempt in exchange.attempts]
-        )
+        attempts = [] if exchange is None else exchange.attempts
+        ended = [(attempt.run.server_id, attempt.end) for attempt in attempts]
         repeats = exchange is not None and exchange.repeats > 0
         against = list[Against]()
         for server in self:
@@ -151,7 +150,7 @@ class ServerPool(list[Server]):
         found = self.able(exchange.asked.route.speakers, exchange.asked.parsed, exchange)
         if not exchange.has_begun:
             return found
-        origin = self.by_id.get((exchange.attempt or exchange.parts[-1]).server_id)
+        origin = self.by_id.get((exchange.attempt or exchange.parts[-1]).run.server_id)
         if origin is None or not origin.away:
             return [] if origin is None else [origin]
         if (begun := origin.continuation_of(exchange.job.model)) is None:
@@ -167,7 +166,7 @@ class ServerPool(list[Server]):
         if exchange.has_begun:
             return []
         failed = (AttemptEnd.BROKEN, AttemptEnd.REFUSED)
-        tried = {each.server_id for each in exchange.attempts if each.end in failed}
+        tried = {each.run.server_id for each in exchange.attempts if each.end in failed}
         tried.add(self.server_of(exchange).id)
         return [each for each in self.able_for(exchange) if each.answers and each.id not in tried]
 

@@ -179,7 +179,7 @@ class ServiceTimes:
         if attempt is None:
             return
         server, totals = self.pool.server_of(exchange), attempt.totals
-        attempt.prompt = prompt = _prompt_use(attempt, job.expected.tokens, server.speeds)
+        attempt.prompt = prompt = _prompt_use(attempt, attempt.run.expected_cache.tokens, server.speeds)
         if not (totals.complete and job.prefix.hashes):
             return
         prompt_tokens = totals.prompt_tokens
@@ -192,7 +192,7 @@ class ServiceTimes:
         if cached_tokens is None and server.speeds.prefill_tokens_per_s is not None and whole_s >= TELLING_S:
             read_s = totals.prefill_s  # it tells by how long the rest took to read
             if read_s is None:
-                read_s = end.at_s - attempt.granted_s - server.speeds.seconds(0.0, totals.tokens or 0)
+                read_s = end.at_s - attempt.run.started_s - server.speeds.seconds(0.0, totals.tokens or 0)
             cached_tokens = prompt_tokens * (1.0 - min(max(read_s / whole_s, 0.0), 1.0))
         news = self.pool.queue.answered(
             exchange.id,
@@ -232,7 +232,7 @@ def _prompt_use(attempt: Attempt, expected_cached_tokens: float, speeds: Speeds)
     if totals.complete and totals.cached_tokens == 0 and speeds.prefill_tokens_per_s is not None:
         whole_s, read_s = speeds.read_s(totals.prompt_tokens or 0), totals.prefill_s
         if read_s is None and attempt.first_byte_s is not None:
-            read_s = attempt.first_byte_s - attempt.granted_s
+            read_s = attempt.first_byte_s - attempt.run.started_s
         if read_s is not None and whole_s >= TELLING_S and read_s <= READ_SHARE * whole_s:
             return PromptUse(expected_cached_tokens)
     return PromptUse(expected_cached_tokens, totals.cached_tokens, totals.read_tokens)

@@ -47,11 +47,11 @@ class Silences:
         silent_s = 0.0 if attempt.heard_s is None else now - attempt.heard_s
         if silent_s > self.longest_s and not self.is_cold(attempt):
             self.longest_s = silent_s
-        self._model, attempt.heard_s, self.heard_s = attempt.dispatch.job.model, now, now
-        self.granted_s = max(self.granted_s, attempt.granted_s)
+        self._model, attempt.heard_s, self.heard_s = attempt.run.job.model, now, now
+        self.granted_s = max(self.granted_s, attempt.run.started_s)
 
     def is_cold(self, attempt: Attempt) -> bool:
-        return attempt.dispatch.job.model != self._model or attempt.granted_s - self.heard_s > WARM_S
+        return attempt.run.job.model != self._model or attempt.run.started_s - self.heard_s > WARM_S
 
 
 def overdue(

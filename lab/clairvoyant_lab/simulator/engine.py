@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from clairvoyant_cli.scheduler.job import Job, Preempt
+from clairvoyant_cli.scheduler.job import Job
+from clairvoyant_cli.scheduler.job import Run as SlotRun
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.server_cache import ServerCache
 from clairvoyant_lab.simulator.policies import RoutedPolicy, TurnPolicy
@@ -146,22 +147,22 @@ class SlotSimulation:
             return
         self._report_progress(now, self._preemption)
         while preempts := self._preemptions_at(now):
-            for preempt in preempts:
-                number = int(preempt.job_id)
+            for preempted in preempts:
+                number = int(preempted.job.id)
                 self._stop(number, now, self._preemption)
-                self.scheduler.requeue(preempt.job_id, now, server_id=preempt.server_id)
+                self.scheduler.requeue(preempted.job.id, now, preempted=True)
                 self._leave(number, self._done_s[number], now, self._preemption, waits=True)
             self._fill(now)
         self._look_s = now + LOOK_S if len(self.scheduler) else float("inf")
 
-    def _preemptions_at(self, now: float) -> list[Preempt]:
+    def _preemptions_at(self, now: float) -> list[SlotRun]:
         if isinstance(self._policy, TurnPolicy):
             return self._policy.preemptions(self.scheduler)
         return self.scheduler.preemptions(now)
 
     def _fill(self, now: float) -> None:
-        while (dispatch := self.scheduler.next(now)) is not None:
-            self._start(int(dispatch.job.id), dispatch.server_id, now)
+        while (run := self.scheduler.next(now)) is not None:
+            self._start(int(run.job.id), run.server_id, now)
 
     def _start(self, number: int, server_id: str, now: float) -> None:
         if self._start_s[number] < 0.0:
@@ -179,11 +180,11 @@ class SlotSimulation:
         return self._done_s[number] + max(useful_s, 0.0)
 
     def _report_progress(self, now: float, preemption: Preemption) -> None:
-        for job_id, entry in self.scheduler.running.items():
+        for job_id, run in self.scheduler.running.items():
             number = int(job_id)
             done_s = self._done_by(number, now)
-            tokens_per_s = entry.tokens / max(entry.cost_s, 1e-12)
-            cache = self._kept[entry.server_id]
+            tokens_per_s = run.job.tokens / max(run.job.cost_s, 1e-12)
+            cache = self._kept[run.server_id]
             price = cache.price_of_preemption(job_id, done_s, preemption.fixed_s, preemption.reread_s)
             self.scheduler.progress(job_id, done_s * tokens_per_s, *price)
 

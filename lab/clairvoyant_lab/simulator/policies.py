@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import log
 
 from clairvoyant_cli.scheduler.fairness import HALF_LIFE_S
-from clairvoyant_cli.scheduler.job import Job, Preempt
+from clairvoyant_cli.scheduler.job import Job, Run
 from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import GENTLE_AGING_RATE, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
@@ -39,12 +39,12 @@ def joined_then_short(job: Job) -> float:
     return job.queued_s + TIE_S_PER_TOKEN * job.tokens
 
 
-def started_first(job: Job) -> float:
-    return -job.started_s
+def started_first(run: Run) -> float:
+    return -run.started_s
 
 
-def longest(job: Job) -> float:
-    return job.tokens
+def longest(run: Run) -> float:
+    return run.job.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class TurnPolicy(Policy):
     """A running job yields to a waiting one after `quantum_tokens`, the highest `yields` first."""
 
     quantum_tokens: float = QUANTUM_TOKENS
-    yields: Callable[[Job], float] = started_first
+    yields: Callable[[Run], float] = started_first
 
-    def preemptions(self, scheduler: Scheduler) -> list[Preempt]:
-        found = list[Preempt]()
+    def preemptions(self, scheduler: Scheduler) -> list[Run]:
+        found = list[Run]()
         for server in scheduler.fleet.servers.values():
             if server.running and len(server.running) == server.slots:
                 waiting = sum(scheduler.fleet.may_take(server.id, job) for job in scheduler)
@@ -63,10 +63,9 @@ class TurnPolicy(Policy):
                 found += self._spent(server.running.values())[:room]
         return found
 
-    def _spent(self, running: Iterable[Job]) -> list[Preempt]:
-        done = [job for job in running if job.done_tokens - job.slice_start_tokens >= self.quantum_tokens]
-        done.sort(key=lambda job: (job.rank, self.yields(job), job.seq), reverse=True)
-        return [Preempt(job.id, job.server_id) for job in done]
+    def _spent(self, running: Iterable[Run]) -> list[Run]:
+        done = [run for run in running if run.job.done_tokens - run.slice_start_tokens >= self.quantum_tokens]
+        return sorted(done, key=lambda run: (run.job.rank, self.yields(run), run.job.seq), reverse=True)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from clairvoyant_cli.scheduler.job import Job, Reason, Run
 from clairvoyant_cli.scheduler.residency import Residency
-from clairvoyant_cli.scheduler.server_cache import ServerCache
+from clairvoyant_cli.scheduler.server_cache import Expected, ServerCache
 
 WAIT_MARGIN = 0.3
 """A job waits for another server if it gains this share of its time on the best free one: an idle slot costs
@@ -149,13 +149,13 @@ class Fleet:
         """Start a job on a server, and return its run."""
         server, load_s, remaining_s = self.servers[server_id], 0.0, job.remaining_s
         run = Run(job, server_id, reason, now, job.done_tokens)
+        run.expected_cache = server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
         if self.residency.prices:
             load_s = self.residency.price_s(server_id, job.affinity)
             self.residency.dispatched(server_id, job.id, job.affinity, now)
-        run.expect(load_s + self._run_s(job, server, remaining_s), now)
+        run.expect(load_s + _run_s(job, server, remaining_s, run.expected_cache), now)
         if server.speed is not None and remaining_s:
             run.pace = (run.expected_s - load_s) / remaining_s
-        run.expected_cache = server.cache.started(job.id, job.prefix, job.prompt_tokens, job.session)
         job.run = server.running[job.id] = run
         return run
 
@@ -208,18 +208,8 @@ class Fleet:
 
     def own_s(self, job: Job, server: ServerSlots) -> float:
         """Return the predicted seconds of a job on a server: loading, uncached prefill, remaining decode."""
-        return self.residency.price_s(server.id, job.affinity) + self._run_s(job, server, job.remaining_s)
-
-    def _run_s(self, job: Job, server: ServerSlots, remaining_s: float) -> float:
-        """Return the seconds of a job on a server once its model is loaded, of which `remaining_s` are due by
-        its cost.
-        """
-        if server.speed is None:
-            return remaining_s
-        run_s = server.speed.seconds(server.unread_tokens(job), job.tokens)
-        if (job.done_tokens or job.read_s) and job.cost_s:
-            run_s *= remaining_s / job.cost_s
-        return run_s
+        load_s = self.residency.price_s(server.id, job.affinity)
+        return load_s + _run_s(job, server, job.remaining_s, server.cache.expected(job.prefix))
 
     def best(
         self, job: Job, now: float, free: Sequence[ServerSlots], ahead_s: Mapping[str, float]
@@ -275,3 +265,15 @@ class Fleet:
 
 def _most_tokens(job: Job) -> float:
     return job.prompt_tokens + max(job.tokens, job.tokens_q90)
+
+
+def _run_s(job: Job, server: ServerSlots, remaining_s: float, cached: Expected) -> float:
+    """Return the seconds of a job on a server once its model is loaded, of which `remaining_s` are due by its
+    cost.
+    """
+    if server.speed is None:
+        return remaining_s
+    run_s = server.speed.seconds(max(job.prompt_tokens - cached.tokens, 0.0), job.tokens)
+    if (job.done_tokens or job.read_s) and job.cost_s:
+        run_s *= remaining_s / job.cost_s
+    return run_s

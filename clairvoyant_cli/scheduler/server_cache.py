@@ -68,6 +68,7 @@ class Expected:
     if_kept: float = 0.0  # of its conversation, whether or not it is evicted
     needs_tokens: float = 0.0  # the size of the cache behind the slots that keeps it, 0 if the slots alone do
     shared: float = 0.0  # that others have of it
+    before: Kept | None = None  # the conversation that the prompt goes on with, or repeats
 
 
 NOTHING = Expected()
@@ -130,30 +131,29 @@ class ServerCache:
         """Return what should be cached of a prompt: of the conversation that shares most with it, or, if that
         should be evicted, of another one that shares anything.
         """
-        kept, at = self._most_shared(chain)
-        return NOTHING if kept is None else self._expected(chain, kept, at)
-
-    def _expected(self, chain: Chain, kept: Kept, at: int) -> Expected:
-        others = self._shared_pieces(chain, kept) - 1
-        other = None if others < 0 else next(e for e in self._where[chain.hashes[others]] if e is not kept)
-        shared = 0.0
-        if other is not None and self._needed(other) <= self.room_tokens:
-            shared = other.shares(chain, others)
+        at = self._shared_pieces(chain) - 1
+        if at < 0:
+            return NOTHING
+        last, found = chain.hashes[at], self._where[chain.hashes[at]]
+        before = next((context for context in reversed(found) if context.chain.hashes[-1] == last), None)
+        kept, shared = before or found[-1], 0.0
+        if len(self._where[chain.hashes[0]]) > 1:
+            others = self._shared_pieces(chain, kept) - 1
+            other = next(context for context in self._where[chain.hashes[others]] if context is not kept)
+            if self._needed(other) <= self.room_tokens:
+                shared = other.shares(chain, others)
         needs, tokens = self._needed(kept), kept.shares(chain, at)
         cached = tokens if needs <= self.room_tokens else shared
-        return Expected(cached * self.reuse, tokens, needs, min(shared, tokens))
+        return Expected(cached * self.reuse, tokens, needs, min(shared, tokens), before)
 
     def started(self, job_id: str, chain: Chain, prompt_tokens: float, session: str = "") -> Expected:
         """Record that a slot now reads a prompt; return what it should have had of it. The conversation takes
         the place of its earlier turn.
         """
-        expected, (before, at) = NOTHING, self._most_shared(chain)
-        if before is not None:
-            expected = self._expected(chain, before, at)
-            if before.chain.hashes[-1] == chain.hashes[at] and not before.waits:
-                self._remove(before.job_id)
-        if job_id in self._kept:
-            self._remove(job_id)
+        expected = self.expected(chain)
+        if expected.before is not None and not expected.before.waits:
+            self._remove(expected.before.job_id)
+        self.dropped(job_id)
         if not chain.hashes:
             return expected
         added = self._add(Kept(job_id, session, chain, prompt_tokens, prompt_tokens))
@@ -275,26 +275,10 @@ class ServerCache:
 
     def evicts(self, chain: Chain) -> bool:
         """Return whether one more request would evict the conversation of a chain."""
-        kept = self._before(chain)
+        kept = self.expected(chain).before
         if kept is None:
             return False
         return self._needed(kept) <= self.room_tokens < self._needed(kept, more=1)
-
-    def _before(self, chain: Chain) -> Kept | None:
-        """Return the conversation that a prompt goes on with, or repeats."""
-        kept, at = self._most_shared(chain)
-        return kept if kept is not None and kept.chain.hashes[-1] == chain.hashes[at] else None
-
-    def _most_shared(self, chain: Chain) -> tuple[Kept | None, int]:
-        """Return the conversation that shares most with a prompt, and the last piece that they share."""
-        at = self._shared_pieces(chain) - 1
-        if at < 0:
-            return None, at
-        found = self._where[chain.hashes[at]]
-        for context in reversed(found):
-            if context.chain.hashes[-1] == chain.hashes[at]:
-                return context, at
-        return found[-1], at
 
     def _shared_pieces(self, chain: Chain, without: Kept | None = None) -> int:
         """Return how many pieces of a prompt any conversation has, other than one."""

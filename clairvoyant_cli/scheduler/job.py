@@ -143,7 +143,6 @@ class Job:
     arrival_s: float
     p_long: float = 0.5  # the paper's key (Clairvoyant, section 3.4)
     cost_s: float = 0.0  # the predicted service time, less the prefill that a KV cache saves
-    cost_high_s: float = 0.0  # its upper quantile
     tokens: float = 0.0  # the expected answer length
     prompt_tokens: float = 0.0
     client: str = ""
@@ -230,7 +229,6 @@ class Job:
         """Leave more prefill out of its costs, or less if negative."""
         self.saved_s += more_s
         self.cost_s = max(self.cost_s - more_s, 0.0)
-        self.cost_high_s = max(self.cost_high_s - more_s, 0.0)
 
     def run_by(self, able: frozenset[str]) -> None:
         """Let these servers run it, all if empty; a pin to another is dropped."""
@@ -296,7 +294,6 @@ class Estimates(TypedDict):
 
     p_long: float
     cost_s: float
-    cost_high_s: float
     tokens: float
     tokens_q90: float
 

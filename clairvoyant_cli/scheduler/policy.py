@@ -147,7 +147,7 @@ class Policy:
     max_preemptions: int = MAX_PREEMPTIONS  # per job
     # The seconds that a job is still to take, by which jobs of several clients are compared, and which a
     # preemption gains.
-    seconds: Callable[[Job], float] = remaining_of_size
+    seconds: Callable[..., float] = remaining_of_size
     boosts: bool = False  # the key depends on the load, and takes the seconds to load a model: see `boosted`
 
     @property

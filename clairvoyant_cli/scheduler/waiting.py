@@ -119,7 +119,7 @@ class WaitingJobs:
             self.parked += 1
         elif len(self._sessions.active) > 1 and not job.held and self.goes_by_arrival(job, now):
             usual = copy(job)
-            usual.cost_s = usual.cost_high_s = self._sessions.usual_s
+            usual.cost_s = self._sessions.usual_s
             job.key, job.share_key = policy.key(usual), policy.seconds(usual)
 
     def place_all(self, now: float) -> None:

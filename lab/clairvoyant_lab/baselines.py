@@ -1,6 +1,7 @@
 """Policies that the product does not have, to compare it with."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.policy import (
@@ -15,6 +16,14 @@ from clairvoyant_cli.scheduler.policy import (
 TAIL_WEIGHT = 0.5  # in `tail_inflated`, chosen on log-normal answers (docs/bench/tail.md)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class SimulatedJob(Job):
+    """A job with what only these policies order by."""
+
+    cost_high_s: float = 0.0  # the upper quantile of its service time
+    served_share: float = 0.0  # the rate at which its client was served on arrival, in slots per weight
+
+
 def cost(job: Job) -> float:
     return job.cost_s
 
@@ -24,7 +33,7 @@ def gently_aged_cost(job: Job) -> float:
     return job.cost_s + GENTLE_AGING_RATE * job.arrival_s
 
 
-def tail_inflated(key: Callable[[Job], float]) -> Callable[[Job], float]:
+def tail_inflated(key: Callable[[Job], float]) -> Callable[[SimulatedJob], float]:
     """Return the order by a key in seconds plus what the tail adds (TIE, arXiv 2604.00499).
 
     That is a share of what the upper quantile of the service time is above the mean.

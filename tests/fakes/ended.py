@@ -47,7 +47,6 @@ ENDED = Ended(
     job_tokens=50.0,
     job_prompt_tokens=20.0,
     cost_s=3.0,
-    cost_high_s=6.0,
     outcome=Outcome.COMPLETED,
     status=200,
     ended_s=107.0,

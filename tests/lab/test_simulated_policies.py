@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from clairvoyant_lab.baselines import SimulatedJob
 from clairvoyant_lab.simulator.policies import SIMULATED_POLICIES, RoutedPolicy, TurnPolicy
 
 from clairvoyant_cli.scheduler.job import Job
@@ -50,7 +51,7 @@ def test_a_job_is_routed_to_the_better_of_two_servers() -> None:
     assert isinstance(policy, RoutedPolicy)
     scheduler = Scheduler(policy, servers={f"w{n}": 1 for n in range(8)})
     for number in range(400):
-        job = Job(str(number), 0.0, cost_s=1.0, cost_high_s=2.0)
+        job = SimulatedJob(str(number), 0.0, cost_s=1.0, cost_high_s=2.0)
         scheduler.submit(policy.routed(job, 0.0, scheduler), 0.0)
     counts = Counter(job.pinned for job in scheduler)
     assert len(counts) == 8

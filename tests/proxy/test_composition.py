@@ -199,7 +199,7 @@ async def test_a_row_shows_each_change_of_its_request_and_its_servers_at_once() 
     parts = daemon_parts("a", "b")
     scheduler, now = parts.dispatcher.scheduler, parts.now[0]
     *_, exchange = [parts.queued("0.5 x") for _ in range(3)]
-    estimates = Estimates(p_long=0.9, cost_s=9.0, cost_high_s=10.0, tokens=99.0, tokens_q90=100.0)
+    estimates = Estimates(p_long=0.9, cost_s=9.0, tokens=99.0, tokens_q90=100.0)
     parts.snapshot()
     for change in (
         lambda: scheduler.reestimate(exchange.id, now, **estimates),

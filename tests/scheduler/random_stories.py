@@ -159,7 +159,6 @@ class Story:
             self.now - rng.choice([0.0, 0.0, 3.0]),
             rng.random(),
             cost_s,
-            2.0 * cost_s,
             predicted,
             prompt_tokens=prompt_tokens,
             client=client,
@@ -307,7 +306,7 @@ class Story:
 
     def on_waiting_reestimate(self, job_id: str) -> None:
         cost_s = self.rng.lognormvariate(1.0, 1.0)
-        new = {"p_long": self.rng.random(), "cost_s": cost_s, "cost_high_s": 2.0 * cost_s}
+        new = {"p_long": self.rng.random(), "cost_s": cost_s}
         assert self.scheduler.reestimate(
             job_id, self.now, **new, tokens=10.0 * cost_s, tokens_q90=20.0 * cost_s
         )

@@ -16,15 +16,11 @@ from clairvoyant_cli.scheduler.waiting import FORWARD_AFTER, MAX_BACK_S
 
 
 def question(number: int, at: float) -> Job:
-    return Job(
-        f"question {number}", at, p_long=0.9, cost_s=20.0, cost_high_s=30.0, tokens=200.0, client="ann"
-    )
+    return Job(f"question {number}", at, p_long=0.9, cost_s=20.0, tokens=200.0, client="ann")
 
 
 def title(name: str = "title") -> Job:
-    return Job(
-        name, 0.0, p_long=0.0, cost_s=1.0, cost_high_s=2.0, tokens=10.0, client="ben", background_levels=10
-    )
+    return Job(name, 0.0, p_long=0.0, cost_s=1.0, tokens=10.0, client="ben", background_levels=10)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -143,7 +139,7 @@ def test_background_jobs_do_not_raise_the_cost_of_a_cut() -> None:
     assert scheduler.next(0.0) is not None
     for number in range(30):
         scheduler.submit(title(f"title {number}"), 0.0)
-    short = replace(question(2, 1.0), client="cy", p_long=0.0, cost_s=2.0, cost_high_s=3.0, tokens=20.0)
+    short = replace(question(2, 1.0), client="cy", p_long=0.0, cost_s=2.0, tokens=20.0)
     scheduler.submit(short, 1.0)
     scheduler.progress("question 1", 20.0, 0.5, 0.5)
     assert [cut.job.id for cut in scheduler.preemptions(1.0)] == ["question 1"]
@@ -243,7 +239,7 @@ def test_an_endless_background_job_is_cut_for_each_question() -> None:
     assert scheduler.next(now) is not None
     for number in range(30):
         now += 3.0
-        short = replace(question(number, now), cost_s=2.0, cost_high_s=3.0, tokens=20.0)
+        short = replace(question(number, now), cost_s=2.0, tokens=20.0)
         scheduler.submit(short, now)
         scheduler.progress("endless", 10.0 * number)
         assert [cut.job.id for cut in scheduler.preemptions(now)] == ["endless"]

@@ -66,9 +66,7 @@ class Desk:
         self._number += 1
         self.now += 30.0
         tokens = chain.length / 4.0
-        job = Job(
-            f"j{self._number}", self.now, 0.5, 1.0, 1.0, 50.0, tokens, client, prefix=chain, claimed=claimed
-        )
+        job = Job(f"j{self._number}", self.now, 0.5, 1.0, 50.0, tokens, client, prefix=chain, claimed=claimed)
         self.scheduler.submit(replace(job, agentic=True), self.now)
         assert self.scheduler.next(self.now) is not None
         same = [n for n, (a, b) in enumerate(zip(self.held.hashes, chain.hashes, strict=False)) if a == b]

@@ -22,13 +22,13 @@ def test_the_background_costs_a_bounded_wait_beside_a_busy_client(name: str, see
     def started_s(levels: int) -> float:
         rng, now = random.Random(seed), 0.0
         scheduler = Scheduler(policy, servers={"a": 1}, tau_s=TAU_S)
-        ours = Job("ours", 0.0, 0.5, 4.0, 8.0, 40.0, client="curl", background_levels=levels)
+        ours = Job("ours", 0.0, 0.5, 4.0, 40.0, client="curl", background_levels=levels)
         scheduler.submit(ours, 0.0)
         arrivals = sorted(rng.uniform(0.0, 2000.0) for _ in range(480))  # a load of 0.95 at 4 s each
         others = [Job(str(n), at, 0.5, client="chat") for n, at in enumerate(arrivals)]
         for job in others:
             cost_s = rng.uniform(0.1, longest_s)
-            job.cost_s, job.cost_high_s, job.tokens, job.p_long = cost_s, cost_s, 10 * cost_s, cost_s / 8
+            job.cost_s, job.tokens, job.p_long = cost_s, 10 * cost_s, cost_s / 8
         scheduler.submit(replace(others[0], id="first", arrival_s=0.0), 0.0)
         while True:
             while others and others[0].arrival_s <= now:

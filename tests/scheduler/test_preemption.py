@@ -174,16 +174,14 @@ def test_a_new_prediction_updates_place_and_charge() -> None:
     scheduler.submit(job("second", 9.0, client="bob"), 0.0)
 
     def reestimate() -> bool:
-        return scheduler.reestimate(
-            "second", 30.0, p_long=0.1, cost_s=1.0, cost_high_s=2.0, tokens=10.0, tokens_q90=20.0
-        )
+        return scheduler.reestimate("second", 30.0, p_long=0.1, cost_s=1.0, tokens=10.0, tokens_q90=20.0)
 
     assert reestimate()
     dispatch = scheduler.next(30.0)
     assert dispatch is not None
     assert scheduler.clients.used_s("bob", 30.0) == pytest.approx(1.0)
     second = dispatch.job
-    assert (second.id, second.p_long, second.cost_s, second.cost_high_s) == ("second", 0.1, 1.0, 2.0)
+    assert (second.id, second.p_long, second.cost_s) == ("second", 0.1, 1.0)
     assert (second.tokens, second.tokens_q90) == (10.0, 20.0)
     assert not reestimate()
     scheduler.finish("second", 33.0)

@@ -28,7 +28,7 @@ def test_the_same_story_has_the_same_decisions(seed: int) -> None:
 def test_equals_run_in_order_of_arrival(name: str, count: int) -> None:
     scheduler = Scheduler(POLICIES[name], servers={"a": 1}, tau_s=50.0)
     for number in range(count):
-        scheduler.submit(Job(str(number), 0.0, 0.5, 3.0, 4.0, 30.0), 0.0)
+        scheduler.submit(Job(str(number), 0.0, 0.5, 3.0, 30.0), 0.0)
     order = []
     while (dispatch := scheduler.next(10.0)) is not None:
         order.append(int(dispatch.job.id))

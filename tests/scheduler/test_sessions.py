@@ -28,7 +28,7 @@ def turn(name: str, number: int, now: float = 0.0, **more: Any) -> Job:
     prompt_tokens = TURN_TOKENS * (number + 1)
     prefix = Chain(tuple(hash((name, n)) for n in count), tuple(4000 * n for n in count))
     cost_s = Speed().seconds(prompt_tokens, 50.0)
-    given: dict[str, Any] = {"agentic": True, "cost_s": cost_s, "cost_high_s": cost_s, "tokens": 50.0} | more
+    given: dict[str, Any] = {"agentic": True, "cost_s": cost_s, "tokens": 50.0} | more
     return Job(f"{name}{number}", now, prefix=prefix, prompt_tokens=prompt_tokens, **given)
 
 

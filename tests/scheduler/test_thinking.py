@@ -11,7 +11,7 @@ from clairvoyant_cli.scheduler.queue import Scheduler
 def started() -> Scheduler:
     """A job that runs from 0 on, of a thousand tokens in a hundred seconds."""
     scheduler = Scheduler(POLICIES["boost"], servers={"a": 1})
-    scheduler.submit(Job("long", 0.0, cost_s=100.0, cost_high_s=200.0, tokens=1000.0, tokens_q90=2000.0), 0.0)
+    scheduler.submit(Job("long", 0.0, cost_s=100.0, tokens=1000.0, tokens_q90=2000.0), 0.0)
     assert scheduler.next(0.0) is not None
     return scheduler
 

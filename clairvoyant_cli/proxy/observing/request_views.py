@@ -50,9 +50,7 @@ def _read(names: list[str]) -> Callable[[object], dict[str, Any]]:
     return lambda of: dict(zip(names, values(of), strict=True))
 
 
-JOB_OF = _read(
-    "id program session claimed urgency urgency_by interactive arrival_s cost_s cost_high_s".split()
-)
+JOB_OF = _read("id program session claimed urgency urgency_by interactive arrival_s cost_s".split())
 PARSED_OF = _read("model stream choices amount amount_kind".split())
 """What a record has of its job and of its parsed request, under the same names."""
 

@@ -93,7 +93,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     job_tokens: float  # of all its choices
     job_prompt_tokens: float
     cost_s: float
-    cost_high_s: float
 
     # What was done.
     outcome: Outcome

@@ -5,7 +5,6 @@ Rule: the operator's choices hold; measured or learned values change only what w
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import exp
 
 from clairvoyant_cli.proxy.access.clients import Clients
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
@@ -17,31 +16,6 @@ CHOSEN = ("flag", "operator")
 """Sources of a tau that was set, not learned."""
 
 MAX_MODELS = 50
-
-ALPHA = 0.95  # the share of requests that should not exceed their quantile (QUARTZ, Table 3)
-RATE = 0.08  # step of the log correction per outcome
-MAX_FACTOR = 16.0  # limit of a correction, up or down
-
-
-@dataclass(slots=True)
-class Coverage:
-    """Corrections of upper quantiles of service times by regime (QUARTZ, section 3.5).
-
-    Stochastic quantile tracking: a correction rises after a miss and falls otherwise, so that `alpha` is met
-    in the long run for any distribution.
-    """
-
-    alpha: float = ALPHA
-    _factors: dict[str, float] = field(default_factory=dict)
-
-    def corrected(self, regime: str, quantile: float) -> float:
-        """Return a quantile, in any unit, with the correction of its regime."""
-        return quantile * self._factors.get(regime, 1.0)
-
-    def learn(self, regime: str, corrected: float, actual: float) -> None:
-        missed = actual > corrected
-        factor = self._factors.get(regime, 1.0) * exp(RATE * (missed - (1.0 - self.alpha)))
-        self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
 
 
 @dataclass(slots=True)

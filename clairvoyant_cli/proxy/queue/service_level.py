@@ -10,14 +10,13 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, exp, inf
 from typing import NamedTuple
 
 from clairvoyant_cli.config import SLO
 from clairvoyant_cli.protocols.errors import MAX_RETRY_AFTER_S
 from clairvoyant_cli.proxy.access.clients import ClientCounts
 from clairvoyant_cli.proxy.queue.ended import Ended, Outcome
-from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.start_forecast import start_of
@@ -28,6 +27,10 @@ FIRST_TOKEN_S = 0.1
 RECENT = 200
 MIN_RECENT = 20
 """Requests that an alert is based on, and the least number needed."""
+
+
+RATE = 0.08  # step of the log correction per outcome
+MAX_FACTOR = 16.0  # limit of a correction, up or down
 
 
 class Objective(NamedTuple):
@@ -60,13 +63,13 @@ class ServiceLevel:
     missed: Counter[str] = field(default_factory=Counter)
     missed_by_client: ClientCounts = field(default_factory=ClientCounts)
     objective: Objective = field(init=False)
-    _coverage: Coverage = field(init=False)
+    # What forecasts are multiplied by, by class.
+    _factors: dict[str, float] = field(default_factory=dict)
     _forecasts: dict[str, float] = field(default_factory=dict)
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def __post_init__(self) -> None:
         self.objective = objective_of(self.text)
-        self._coverage = Coverage(self.objective.share)
 
     def retry_after_s(self, job: Job, regime: str) -> float | None:
         """Return the seconds after which a job that arrives, of a predicted class, could meet the target
@@ -77,7 +80,7 @@ class ServiceLevel:
         wait_s, read_s = start_of(self.scheduler, job, self.clock())
         if wait_s == inf:
             return None  # no server is available: the rules of an outage apply
-        factor = self._coverage.corrected(regime, 1.0)
+        factor = self._factors.get(regime, 1.0)
         forecast_s = factor * (wait_s + read_s + FIRST_TOKEN_S)
         least_s = factor * (read_s + FIRST_TOKEN_S)
         if forecast_s <= self.objective.ttft_s or least_s > self.objective.ttft_s or not wait_s:
@@ -90,7 +93,7 @@ class ServiceLevel:
         forecast_s, actual_s = self._forecasts.pop(of.id, None), _first_token_s(of)
         if forecast_s is None or actual_s is None:
             return
-        self._coverage.learn(of.predicted_class, forecast_s, actual_s)
+        self._learn(of.predicted_class, late=actual_s > forecast_s)
         missed = actual_s > self.objective.ttft_s
         self.judged[of.predicted_class] += 1
         self._recent.append(missed)
@@ -98,6 +101,14 @@ class ServiceLevel:
             self.missed[of.predicted_class] += 1
             self.missed_by_client.add(of.principal)
         self._alert()
+
+    def _learn(self, regime: str, *, late: bool) -> None:
+        """Correct the forecasts of a class by stochastic quantile tracking (QUARTZ, section 3.5): the factor
+        rises after a start that was later than forecast and falls otherwise, so that the promised share is
+        met in the long run for any distribution.
+        """
+        factor = self._factors.get(regime, 1.0) * exp(RATE * (late - (1.0 - self.objective.share)))
+        self._factors[regime] = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
 
     @property
     def recent_missed(self) -> float:

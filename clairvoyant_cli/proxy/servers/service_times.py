@@ -13,7 +13,6 @@ from clairvoyant_cli.protocols.media import Medium
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, PromptUse
 from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange, RequestEnd
-from clairvoyant_cli.proxy.queue.operation import Coverage
 from clairvoyant_cli.proxy.servers.loaded_models import asked_context
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -77,11 +76,10 @@ class ClientMeans:
 
 @dataclass(slots=True)
 class ServiceTimes:
-    """Service times on the servers of a pool. `coverage` corrects the upper quantiles."""
+    """Service times on the servers of a pool."""
 
     pool: ServerPool
     say: Callable[[int, str], None]
-    coverage: Coverage = field(default_factory=Coverage)
     tokens_per_character: ClientMeans = field(default_factory=ClientMeans)  # of text, by model
     tokens_per_medium: ClientMeans = field(default_factory=ClientMeans)  # by model, kind, and size
     # Of requests for sound and images, by what is counted (`ParsedRequest.amount_kind`), and model.
@@ -135,17 +133,8 @@ class ServiceTimes:
             if (seconds := self.seconds_per_amount.get(key, parsed.client)) is not None:
                 token_s = min(server.speeds.seconds(0.0, 1.0) for server in servers)
                 tokens = tokens_q90 = seconds * parsed.amount / token_s
-        cost_s = high_s = inf
-        for server in servers:
-            cost_s = min(cost_s, server.speeds.seconds(prompt_tokens, tokens))
-            high_s = min(high_s, server.speeds.seconds(prompt_tokens, tokens_q90))
-        return Estimates(
-            p_long=prediction.p_long,
-            cost_s=cost_s,
-            cost_high_s=self.coverage.corrected(prediction.length_class.value, high_s),
-            tokens=tokens,
-            tokens_q90=tokens_q90,
-        )
+        cost_s = min([server.speeds.seconds(prompt_tokens, tokens) for server in servers])
+        return Estimates(p_long=prediction.p_long, cost_s=cost_s, tokens=tokens, tokens_q90=tokens_q90)
 
     def ended(self, of: Ended) -> None:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
@@ -157,10 +146,6 @@ class ServiceTimes:
         if server is None or not totals.complete:
             return
         server.silences.longest_s *= FORGETTING
-        if of.cost_s and completed and not of.has_media:  # media tell nothing about text
-            unread_tokens = max(of.job_prompt_tokens - prompt.expected_cached_tokens, 0.0)
-            expected = server.speeds.seconds(unread_tokens, of.job_tokens) / of.cost_s
-            self.coverage.learn(of.predicted_class, of.cost_high_s * expected, of.service_s)
         decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
         if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
             decode_s = of.ended_s - of.last.first_byte_s

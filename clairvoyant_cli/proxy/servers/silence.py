@@ -98,7 +98,7 @@ def _unseen_s(exchange: Exchange, speeds: Speeds) -> float:
     """Return how long an answer may take of which nothing is seen until its end."""
     job, asked, view = exchange.job, exchange.asked, exchange.asked.parsed.view
     if asked.route.work is not Work.GENERATE or view is None or view.images:
-        return max(COLD_S, job.cost_high_s)
+        return max(COLD_S, job.cost_s)
     if asked.parsed.stream and not view.tools:
         return 0.0
     if (speed := speeds.decode_tokens_per_s) is None:

@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from clairvoyant_cli.scheduler.job import Job
 from clairvoyant_cli.scheduler.job import Run as SlotRun
 from clairvoyant_cli.scheduler.queue import Scheduler
 from clairvoyant_cli.scheduler.server_cache import ServerCache
+from clairvoyant_lab.baselines import SimulatedJob
 from clairvoyant_lab.simulator.policies import RoutedPolicy, TurnPolicy
 from clairvoyant_lab.simulator.workload import Floats, Predictions, Workload
 
@@ -204,7 +204,7 @@ class SlotSimulation:
             self.scheduler.set_resume_cost(lost, self._overhead_s[other], now)
 
 
-def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], Job]:
+def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], SimulatedJob]:
     """Return a function from a request's number to its job."""
     urgency = predictions.urgency if len(predictions.urgency) else workload.urgency
     columns = {
@@ -221,4 +221,4 @@ def job_maker(workload: Workload, predictions: Predictions) -> Callable[[int], J
     if len(workload.client):
         given["client"] = [str(client) for client in workload.client.tolist()]
     rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
-    return lambda i: Job(str(i), **rows[i])
+    return lambda i: SimulatedJob(str(i), **rows[i])

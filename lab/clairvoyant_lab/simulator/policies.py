@@ -11,7 +11,7 @@ from clairvoyant_cli.scheduler.job import Job, Run
 from clairvoyant_cli.scheduler.placement import ServerSlots
 from clairvoyant_cli.scheduler.policy import GENTLE_AGING_RATE, Policy
 from clairvoyant_cli.scheduler.queue import Scheduler
-from clairvoyant_lab.baselines import ALL_POLICIES
+from clairvoyant_lab.baselines import ALL_POLICIES, SimulatedJob
 
 FAIRNESS = 0.10
 """Seconds of disadvantage per second of the client's service rate (beta: QUARTZ, Table 3)."""
@@ -68,21 +68,13 @@ class TurnPolicy(Policy):
         return sorted(done, key=lambda run: (run.job.rank, self.yields(run), run.job.seq), reverse=True)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class RoutedJob(Job):
-    """`served_share` is the rate at which its client was served when it arrived, in slots per weight."""
-
-    served_share: float = 0.0
-
-
-def quartz_key(job: Job) -> float:
+def quartz_key(job: SimulatedJob) -> float:
     """Order by the upper quantile of the service time, arrival-adjusted, plus a share of the rate at which
     the client was served (QUARTZ, Eq. 6 to 8, with the coefficients of its Table 3).
 
     The service is that of the whole answer: a slot is not free after the first token.
     """
-    served_share = job.served_share if isinstance(job, RoutedJob) else 0.0
-    return job.cost_high_s + GENTLE_AGING_RATE * job.arrival_s + FAIRNESS * served_share
+    return job.cost_high_s + GENTLE_AGING_RATE * job.arrival_s + FAIRNESS * job.served_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +83,10 @@ class RoutedPolicy(Policy):
 
     candidates: int = CANDIDATES
 
-    def routed(self, job: Job, now: float, scheduler: Scheduler) -> Job:
+    def routed(self, job: SimulatedJob, now: float, scheduler: Scheduler) -> SimulatedJob:
         """Return a job as it arrives: pinned to the server with the soonest cautious completion."""
         client, servers = job.client, list(scheduler.fleet.servers.values())
         used_s = scheduler.clients.used_s(client, now)
-        fields = {name: getattr(job, name) for name in Job.__slots__}
-        found = RoutedJob(**fields, served_share=used_s / SERVICE_MEMORY_S)
         cautious = job.cost_high_s / job.cost_s if job.cost_s else 1.0
 
         def ends_s(server: ServerSlots) -> float:
@@ -107,7 +97,7 @@ class RoutedPolicy(Policy):
             return backlog_s + scheduler.fleet.own_s(job, server) * cautious
 
         best = min(drawn(servers, self.candidates, int(job.id)), key=ends_s)
-        return replace(found, pinned=best.id)
+        return replace(job, pinned=best.id, served_share=used_s / SERVICE_MEMORY_S)
 
 
 def drawn(servers: list[ServerSlots], count: int, number: int) -> list[ServerSlots]:

@@ -30,7 +30,7 @@ from clairvoyant_cli.proxy.observing.snapshots import SnapshotBuilder, StateReco
 from clairvoyant_cli.proxy.observing.tally import Tally
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher, Spawn
 from clairvoyant_cli.proxy.queue.ended import Ended
-from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, Phase, RequestEnd
+from clairvoyant_cli.proxy.queue.exchange import DrainingError, Exchange, RequestEnd
 from clairvoyant_cli.proxy.queue.operation import Operation
 from clairvoyant_cli.proxy.queue.service_level import ServiceLevel
 from clairvoyant_cli.proxy.requests.admission import Admission, ExchangeFactory, PassOn, UrgencyLevels
@@ -404,7 +404,7 @@ class Daemon:
                 async with asyncio.timeout(0.1):
                     await self._stopped.wait()
             # Slots whose clients have left need not become free.
-            owed = any(each.phase is not Phase.RELEASING for each in self.dispatcher.live.values())
+            owed = any(exchange.end is None for exchange in self.dispatcher.live.values())
             if self.operation.stopping and not owed:
                 self.control.stop()  # no sooner: dashboards see it shut down
                 if all(each.idle for each in self.connections.every):

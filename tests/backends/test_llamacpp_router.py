@@ -176,12 +176,10 @@ def test_a_load_is_seen_by_the_time_before_the_answer(streaming: bool, load_s: f
     assert starts(queue) == ["b0"]
     attempt: Any = type("Attempt", (), {"first_byte_s": 8.0})
     attempt.usage = type("Usage", (), {"streaming": streaming})
-    exchange: Any = type("Exchange", (), {"attempt": attempt, "parts": []})
-    attempt.run = type("Run", (), {"started_s": 1.0})
-    exchange.job = queue.running["b0"].job
-    exchange.totals = Totals(prefill_s=1.0, decode_s=2.0)
-    exchange.asked = type("Asked", (), {"parsed": ParsedRequest("b")})
-    models.answered(exchange, 200)
+    attempt.run = type("Run", (), {"started_s": 1.0, "job": queue.running["b0"].job})
+    attempt.totals = Totals(prefill_s=1.0, decode_s=2.0)
+    attempt.asked = type("Asked", (), {"parsed": ParsedRequest("b")})
+    models.answered(attempt, 200)
     assert queue.fleet.residency.load_s["b"] == load_s
 
 

@@ -371,7 +371,7 @@ def _place(exchange: Exchange) -> str:
         return "suspended" if exchange.is_suspended else "waiting"
     if exchange.attempt.is_being_preempted:
         return "being cut"
-    return "going on" if exchange.preempted else exchange.phase.value
+    return "going on" if exchange.preempted else exchange.attempt.phase.value
 
 
 @asynccontextmanager

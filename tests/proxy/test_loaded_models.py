@@ -12,7 +12,7 @@ from clairvoyant_cli.backends.adapters import adapter_of
 from clairvoyant_cli.backends.kinds.ollama import full_name
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
 from clairvoyant_cli.protocols.usage import Totals
-from clairvoyant_cli.proxy.queue.exchange import Asked, Exchange, Phase
+from clairvoyant_cli.proxy.queue.exchange import Asked, Attempt, Phase
 from clairvoyant_cli.proxy.servers.loaded_models import ASSUMED_LOAD_S, MAX_AFFINITIES, LoadedModels
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -26,19 +26,20 @@ from tests.fakes.serving import replaying
 
 
 class Record:
-    """As much of an exchange as residency looks at."""
+    """As much of an attempt as residency looks at."""
 
     def __init__(self, model: str, affinity: str = "", number: int = 0) -> None:
-        self.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
+        self.run = SimpleNamespace()
+        self.run.job = Job(f"{model}-{number}", float(number), cost_s=1.0, affinity=affinity or model)
         route = adapter_of("ollama").route_of(b"POST", "/api/chat")
         self.asked = Asked(route, ParsedRequest(model=model), UNKNOWN)
         self.totals = Totals()
-        self.phase = Phase.QUEUED
-        self.attempt = None
+        self.phase = Phase.CONNECTING
+        self.first_byte_s = None
 
 
-def asked(model: str, affinity: str = "", number: int = 0) -> Exchange:
-    return cast(Exchange, Record(model, affinity, number))
+def asked(model: str, affinity: str = "", number: int = 0) -> Attempt:
+    return cast(Attempt, Record(model, affinity, number))
 
 
 def scheduler() -> Scheduler:
@@ -80,11 +81,11 @@ def test_the_servers_list_is_believed_unless_a_model_may_be_loading() -> None:
         residents.answered(each, 200)
     second.phase = Phase.PREFILL
     residents.listed(["llama3:latest"], [second])
-    assert queue.fleet.residency.price_s("ollama", first.job.affinity) > 0
+    assert queue.fleet.residency.price_s("ollama", first.run.job.affinity) > 0
     second.phase = Phase.DECODING
     residents.listed(["llama3:latest"], [second])
-    assert queue.fleet.residency.price_s("ollama", first.job.affinity) == 0
-    assert queue.fleet.residency.price_s("ollama", second.job.affinity) > 0
+    assert queue.fleet.residency.price_s("ollama", first.run.job.affinity) == 0
+    assert queue.fleet.residency.price_s("ollama", second.run.job.affinity) > 0
 
 
 def test_what_the_server_lists_is_loaded_before_anybody_has_asked_for_it() -> None:

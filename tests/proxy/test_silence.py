@@ -35,9 +35,7 @@ def bound_s(exchange: Exchange, speeds: Speeds = MEASURED, known: Silences | Non
         known.heard(attempt, attempt.heard_s)
     how = {"loads": False, "queues": False} | how
     seconds = range(1, 40_000)
-    return next(
-        s for s in seconds if overdue([(exchange, attempt)], known, speeds, attempt.heard_s + s, **how)
-    )
+    return next(s for s in seconds if overdue([attempt], known, speeds, attempt.heard_s + s, **how))
 
 
 async def test_the_bound_follows_what_may_take_long() -> None:
@@ -82,7 +80,7 @@ async def test_one_hangs_while_its_server_answers_others(
     run = replace(attempt.run, started_s=attempt.heard_s + granted_later_s)
     other = cast(Any, SimpleNamespace(run=run, heard_s=None))
     known.heard(other, now := attempt.heard_s + LEAST_S + 1.0)
-    assert bool(overdue([(exchange, attempt)], known, MEASURED, now, loads=False, queues=queues)) is late
+    assert bool(overdue([attempt], known, MEASURED, now, loads=False, queues=queues)) is late
 
 
 async def test_a_request_stays_overdue_until_it_is_heard_itself() -> None:

@@ -106,10 +106,10 @@ class RequestViews:
         assert attempt is not None  # noqa: S101 - it runs
         tokens, first_byte_s = attempt.tokens, attempt.first_byte_s  # of the part that runs
         decoding_s = 0.0 if first_byte_s is None else now - first_byte_s
-        releasing = exchange.phase is Phase.RELEASING
+        releasing = attempt.phase is Phase.RELEASING
         low_s, eta_s, high_s = (None, None, None) if releasing else ends
-        state, tokens_shown, estimated = exchange.phase.value, exchange.tokens, False
-        if exchange.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
+        state, tokens_shown, estimated = attempt.phase.value, exchange.tokens, False
+        if attempt.phase is Phase.PREFILL and not exchange.asked.parsed.stream:
             tokens_shown, estimated = self._unseen_tokens(exchange, attempt, now), True
             state = Phase.DECODING.value if tokens_shown else state
         if attempt.overdue_s is not None and not releasing:

@@ -97,9 +97,10 @@ class Dispatcher:
         # Backends do not name their slots. The lowest free number keeps a dashboard's rows stable.
         taken = {other.slot for other in self.attempts_on(run.server_id)}
         slot = next(number for number in count() if number not in taken)
-        exchange.attempt = Attempt(run, slot, exchange.service_s(run.started_s) + run.expected_s)
+        exchange.attempt = Attempt(
+            run, exchange.asked, slot, exchange.service_s(run.started_s) + run.expected_s
+        )
         exchange.attempts.append(exchange.attempt)
-        exchange.phase = Phase.CONNECTING
         if not exchange.granted.done():
             exchange.granted.set_result(None)
         if run.reason is Reason.TAU:
@@ -128,7 +129,6 @@ class Dispatcher:
     def refuse(self, exchange: Exchange, status: int) -> None:
         """End an exchange that was not queued."""
         self._settle(exchange, Outcome.REJECTED, status)
-        exchange.phase = Phase.ENDED
         self._told.ended(exchange)
         exchange.drop_text()
 
@@ -136,7 +136,8 @@ class Dispatcher:
         """End an exchange whose backend is still working; its slot is freed when `release` returns."""
         if exchange.end is not None:
             return
-        exchange.phase = Phase.RELEASING
+        if exchange.attempt is not None:
+            exchange.attempt.phase = Phase.RELEASING
         self._spawn(self._release(exchange, status, release))
         self._settle(exchange, outcome, status)
         self._told.ended(exchange)
@@ -150,7 +151,7 @@ class Dispatcher:
 
     def cancel(self, job_id: str) -> bool:
         exchange = self.live.get(job_id)
-        if exchange is None or exchange.phase in (Phase.RELEASING, Phase.ENDED):
+        if exchange is None or exchange.end is not None:
             return False
         exchange.stopped_by_operator = True
         if exchange.attempt is None:
@@ -217,7 +218,6 @@ class Dispatcher:
         self._told.settle(exchange, exchange.end)
 
     def _forget(self, exchange: Exchange) -> None:
-        exchange.phase = Phase.ENDED
         exchange.drop_text()
         self.live.pop(exchange.id, None)
         self.moved()

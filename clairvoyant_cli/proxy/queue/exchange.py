@@ -19,14 +19,12 @@ Reasons = tuple[tuple[str, float], ...] | None
 
 
 class Phase(StrEnum):
-    """The phase of a request. It moves down this list, and back to QUEUED for another attempt."""
+    """The phase of an attempt, which moves down this list."""
 
-    QUEUED = "queued"
     CONNECTING = "connecting"
     PREFILL = "prefill"
     DECODING = "decoding"
-    RELEASING = "releasing"
-    ENDED = "ended"
+    RELEASING = "releasing"  # its request has ended, and its server has not stopped yet
 
 
 class AttemptEnd(StrEnum):
@@ -74,8 +72,10 @@ class Attempt:
     """One use of a slot by a request. Times are on the daemon's clock."""
 
     run: Run  # the scheduler's record of it
+    asked: Asked
     slot: int
     expected_s: float  # the predicted service time of the request, with that of its parts so far
+    phase: Phase = Phase.CONNECTING
     connection: UpstreamConnection | None = None
     first_byte_s: float | None = None
     usage: UsageReader | None = None
@@ -119,7 +119,6 @@ class Exchange:
     asked: Asked
     granted: "asyncio.Future[None]"  # resolves when an attempt begins; replaced whenever it is requeued
     task: "asyncio.Task[None] | None" = None
-    phase: Phase = Phase.QUEUED
     attempts: list[Attempt] = field(default_factory=list)
     attempt: Attempt | None = None  # the one that holds a slot, or was the last to; None while it waits
     end: RequestEnd | None = None
@@ -207,7 +206,6 @@ class Exchange:
             self.answer.go_back_to("" if self.splice is None else self.splice.said)
         self.attempt = None
         self.granted = asyncio.get_running_loop().create_future()
-        self.phase = Phase.QUEUED
 
     def drop_text(self) -> None:
         """Drop the text of request and answer; ended requests keep numbers only."""

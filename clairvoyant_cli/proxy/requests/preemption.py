@@ -191,16 +191,16 @@ class Preemption:
             self._report_progress(exchange, now)
         for run in scheduler.preemptions(now):
             exchange = self.dispatcher.live[run.job.id]
+            attempt, splice = exchange.attempt, exchange.splice
             busy = any(other.is_being_preempted for other in self.dispatcher.attempts_on(run.server_id))
             # Whether it may be preempted is known once it has been sent.
-            if busy or exchange.phase is Phase.CONNECTING:
+            if busy or attempt is None or attempt.phase is Phase.CONNECTING:
                 continue
             if run.stops_s is not None:
                 if not self._stop_reading(exchange, now):
                     self._report_progress(exchange, now)
             elif not _is_too_early(exchange):
-                attempt, splice = exchange.attempt, exchange.splice
-                if attempt is None or splice is None:
+                if splice is None:
                     self.preempt(exchange)
                 else:
                     attempt.is_being_preempted = True
@@ -218,7 +218,7 @@ class Preemption:
                 scheduler.progress(exchange.id, 0, *reading[1], prefill=reading[0])
                 return
         scheduler.progress(exchange.id, exchange.tokens, *self._price(exchange))
-        if exchange.splice is None and exchange.phase is not Phase.CONNECTING:
+        if exchange.splice is None and attempt.phase is not Phase.CONNECTING:
             scheduler.spare(exchange.id)
 
     def _price(self, exchange: Exchange) -> PreemptionPrice:

@@ -26,7 +26,7 @@ def prefill_of(
     """
     whole_s = _unread_s(exchange, server)
     before_s, runs_s = server.prompts.kept * _read_before_s(exchange, attempt), now - attempt.run.started_s
-    if exchange.phase is not Phase.PREFILL or whole_s < MIN_PROMPT_S:
+    if attempt.phase is not Phase.PREFILL or whole_s < MIN_PROMPT_S:
         return None
     if not _shows_its_beginning(exchange):
         reads_s = min(whole_s - before_s, expected_s - server.speeds.seconds(0.0, exchange.job.tokens))

@@ -128,7 +128,7 @@ class Serving:
                 other.run.started_s
                 for other in self.dispatcher.attempts_on(server.id)
                 if other is not attempt
-                for _ in range(self.dispatcher.live[other.run.job.id].asked.parsed.choices)
+                for _ in range(other.asked.parsed.choices)
             ]  # llama.cpp gives each choice a slot
 
         clock = self.journal.clock
@@ -213,7 +213,7 @@ class ServedRequest:
             request.holds_slot = True
             relay = self.relay = self._relay_from(upstream)
             self._send(relay, onward)
-            exchange.phase = Phase.PREFILL
+            attempt.phase = Phase.PREFILL
             await relay.finished
         except PreemptedError:
             return await self._preempted()
@@ -288,7 +288,7 @@ class ServedRequest:
         if onward is None:
             keep, stamp = relay.may_wait or relay.elsewhere is not None, None
             if self.stamps is not None:
-                stamp = self.serving.annotation.stamp(exchange, attempt, server, request.head)
+                stamp = self.serving.annotation.stamp(attempt, server, request.head)
             forward(
                 request,
                 upstream,
@@ -331,7 +331,10 @@ class ServedRequest:
         attempt.usage, usage.on_answer = usage, self._thought
         if self.stamps is None:
             return usage, ()
-        return usage, self.serving.engines.dropped(self.exchange, attempt, head, self.serving.journal.clock())
+        headers = self.serving.engines.dropped(attempt, server, head, self.serving.journal.clock())
+        if attempt.dropped:
+            self.exchange.remark = f"{server.adapter.title} refused it: {attempt.dropped}"
+        return usage, headers
 
     def piece(self) -> None:
         exchange, attempt, now = self.exchange, self.attempt, self.serving.journal.clock()
@@ -342,7 +345,7 @@ class ServedRequest:
                 scheduler.began(exchange.id, now)
             if self.resumes:
                 self.serving.preemption.continued(exchange, attempt)
-            exchange.phase = Phase.DECODING
+            attempt.phase = Phase.DECODING
         self.server.silences.heard(attempt, now)
 
     def _thought(self) -> None:
@@ -371,7 +374,7 @@ class ServedRequest:
             if (status >= 500 or attempt.totals.error) and not self.exchange.remark:
                 self.exchange.remark = cause_of(attempt.usage.passed)
         if self.server.loaded is not None:
-            self.server.loaded.answered(self.exchange, status)
+            self.server.loaded.answered(attempt, status, is_first=not self.exchange.parts)
         return Answered(status, attempt.totals.error)
 
     def _left(self) -> ServingEvent:

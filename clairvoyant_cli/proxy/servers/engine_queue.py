@@ -1,6 +1,6 @@
 """Engines that order their own queues: stamps requests with priorities, estimates when those inside end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from clairvoyant_cli.protocols.routes import Route
 from clairvoyant_cli.proxy.access.clients import PRIORITIES
 from clairvoyant_cli.proxy.access.keys import Access
 from clairvoyant_cli.proxy.queue.dispatcher import Dispatcher
-from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Attempt
 from clairvoyant_cli.proxy.queue.operation import CHOSEN, Operation
 from clairvoyant_cli.proxy.servers.pool import ServerPool
 from clairvoyant_cli.proxy.servers.server import Server
@@ -41,44 +41,33 @@ class EngineQueues:
         return found
 
     def _ends_in_s(self, server: Server, priority: Priority, now: float) -> dict[str, float]:
-        inside = (_inside(exchange, attempt, priority, now) for exchange, attempt in self._there(server))
+        inside = (_inside(attempt, priority, now) for attempt in self.dispatcher.attempts_on(server.id))
         return ends_in_s(inside, server.at_once)
 
-    def dropped(
-        self, exchange: Exchange, attempt: Attempt, head: ResponseHead, now: float
-    ) -> tuple[Header, ...]:
+    def dropped(self, attempt: Attempt, server: Server, head: ResponseHead, now: float) -> tuple[Header, ...]:
         """Note why a router refused a request by itself, and return the Retry-After that its answer lacks:
         the time until a tenth of the requests inside have ended.
         """
-        server = self.pool.by_id[attempt.run.server_id]
         priority = server.stamps
         why = None if priority is None else head.get(priority.dropped_header)
         if priority is None or why is None:
             return ()
         attempt.dropped = printable(decoded(why))
-        exchange.remark = f"{server.adapter.title} refused it: {attempt.dropped}"
         if head.status not in OVERLOADED or head.get(b"retry-after") is not None:
             return ()
-        others_s = [s for each, s in self._ends_in_s(server, priority, now).items() if each != exchange.id]
+        ends_s = self._ends_in_s(server, priority, now)
+        others_s = [left_s for job_id, left_s in ends_s.items() if job_id != attempt.run.job.id]
         least_s = sorted(others_s)[len(others_s) // 10] if others_s else 0.0
         return ((b"Retry-After", b"%d" % max(1, min(least_s, MAX_RETRY_AFTER_S))),)
 
-    def _there(self, server: Server) -> Iterator[tuple[Exchange, Attempt]]:
-        """Yield the requests on a server."""
-        for job_id in self.dispatcher.scheduler.running:
-            exchange = self.dispatcher.live[job_id]
-            attempt = exchange.attempt
-            if attempt is not None and attempt.run.server_id == server.id:
-                yield exchange, attempt
 
-
-def _inside(exchange: Exchange, attempt: Attempt, priority: Priority, now: float) -> EngineRequest:
+def _inside(attempt: Attempt, priority: Priority, now: float) -> EngineRequest:
     begun, unseen_s = attempt.first_byte_s is not None, 0.0
-    if not begun and not exchange.asked.parsed.stream:
+    if not begun and not attempt.asked.parsed.stream:
         unseen_s = now - attempt.run.started_s
     left_s = attempt.run.left_s(now) if begun else attempt.run.expected_s
     rank = priority.rank(attempt.priority, attempt.run.started_s)
-    return EngineRequest(exchange.id, rank, left_s, begun, unseen_s)
+    return EngineRequest(attempt.run.job.id, rank, left_s, begun, unseen_s)
 
 
 # Stamps each request with a priority, and holds none back.
@@ -130,9 +119,9 @@ class Annotation:
         unseen = parsed.ranks_itself is None or (in_body and not parsed.opening)
         return UNREADABLE if whole and unseen else None
 
-    def stamp(self, exchange: Exchange, attempt: Attempt, server: Server, head: RequestHead) -> Stamp | None:
+    def stamp(self, attempt: Attempt, server: Server, head: RequestHead) -> Stamp | None:
         """Return what is put into a request for a server; None if it goes as it is."""
-        priority, parsed, job = server.stamps, exchange.asked.parsed, attempt.run.job
+        priority, parsed, job = server.stamps, attempt.asked.parsed, attempt.run.job
         if priority is None:
             return None
         if priority.headers:
@@ -142,7 +131,7 @@ class Annotation:
             attempt.priority = self._number(attempt, server, priority)
             headers = _in_headers(priority, attempt.priority, job, head)
             return Stamp(headers=tuple(each for each in headers if not own or head.get(each[0]) is None))
-        if exchange.asked.route.shape not in priority.shapes or not parsed.opening or parsed.ranks_itself:
+        if attempt.asked.route.shape not in priority.shapes or not parsed.opening or parsed.ranks_itself:
             return None
         attempt.priority = self._number(attempt, server, priority)
         return Stamp(b'"%b":%d,' % (FIELD.encode(), attempt.priority), parsed.opening)

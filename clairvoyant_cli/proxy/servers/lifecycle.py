@@ -8,7 +8,7 @@ Rule 3: a server that drains, leaves or rests after failures gets only what no o
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -119,25 +119,26 @@ class ServerLifecycle:
         """Note which requests of a server are overdue, and have those tried elsewhere that can be."""
         now, known = self.journal.clock(), server.silences
         swaps = self.dispatcher.scheduler.fleet.residency.swaps
-        on = [each for each in self._on(server) if each.phase is not Phase.RELEASING]
-        running = [(each, each.attempt) for each in on if each.attempt is not None]
-        loads = None if server.loaded is None else any(swaps(server.id, each.id, "") for each in on)
+        attempts = self.dispatcher.attempts_on(server.id)
+        running = [attempt for attempt in attempts if attempt.phase is not Phase.RELEASING]
+        job_ids = [attempt.run.job.id for attempt in running]
+        loads = None if server.loaded is None else any(swaps(server.id, job_id, "") for job_id in job_ids)
         queues = server.stamps is not None
         late = overdue(running, known, server.speeds, now, loads=loads, queues=queues)
-        for exchange, attempt in running:
+        for job_id, attempt in zip(job_ids, running, strict=True):
             if attempt.overdue_s is not None and (attempt.heard_s or 0.0) > attempt.overdue_s:
                 attempt.overdue_s = None  # it has been heard again, not only another request
-            if exchange.id not in late:
+            if job_id not in late:
                 continue
             if attempt.overdue_s is None:
                 attempt.overdue_s = now
                 silent_s = now - (attempt.heard_s or now)
-                news = f"{server.name} has sent nothing of {exchange.id} for {silent_s:.0f} s"
+                news = f"{server.name} has sent nothing of {job_id} for {silent_s:.0f} s"
                 self.journal.event(logging.WARNING, f"{news}, far longer than expected")
                 if known.heard_s <= (attempt.heard_s or 0.0):  # it answers nobody
                     server.health.hangs(now)
                     self.share_out()
-            if attempt.give_up is not None and self.pool.elsewhere(exchange):
+            if attempt.give_up is not None and self.pool.elsewhere(self.dispatcher.live[job_id]):
                 attempt.give_up(UpstreamError("no answer came in time"))
         if server.health.hung and known.heard_s > server.health.hung_s:
             self.journal.event(logging.INFO, f"{server.name} answers again")
@@ -192,13 +193,9 @@ class ServerLifecycle:
         if (server.loaded is None) is server.adapter.SWAPS_MODELS:  # it has just been recognised
             self._follow_swapping(server)
         if server.loaded is not None:
-            server.loaded.listed((model.name for model in status.models), self._on(server))
+            names = (model.name for model in status.models)
+            server.loaded.listed(names, self.dispatcher.attempts_on(server.id))
         self.dispatcher.moved()
-
-    def _on(self, server: Server) -> Iterator[Exchange]:
-        for each in self.dispatcher.live.values():
-            if each.attempt is not None and each.attempt.run.server_id == server.id:
-                yield each
 
     def _follow_swapping(self, server: Server) -> None:
         fixed = self.dispatcher.scheduler.fleet.residency.fixed
@@ -254,7 +251,7 @@ class ServerLifecycle:
     async def see_settings(self, server: Server, ask: Ask | None = None) -> None:
         """Ask for a server's settings, and log once when proofs of exact continuation no longer hold."""
         if server.loaded is not None and server.adapter.OPTIONS_RELOAD:
-            server.loaded.loaded_with(server.status.models, self._on(server))
+            server.loaded.loaded_with(server.status.models, self.dispatcher.attempts_on(server.id))
         if ask is None or not server.adapter.SETTINGS_WAKE or self.dispatcher.attempts_on(server.id):
             await server.see_settings(ask)  # a model that sleeps is left asleep until a request comes
         changes = []

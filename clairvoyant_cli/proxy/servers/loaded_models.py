@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from clairvoyant_cli.backends.kinds.ollama import full_name
 from clairvoyant_cli.protocols.probes import LoadedModel
 from clairvoyant_cli.protocols.request_parsing import ParsedRequest
-from clairvoyant_cli.proxy.queue.exchange import Exchange, Phase
+from clairvoyant_cli.proxy.queue.exchange import Attempt, Phase
 from clairvoyant_cli.scheduler.queue import Scheduler
 
 ASSUMED_LOAD_S = 8.0  # until a load has been measured: a 5 GB model from an ordinary SSD
@@ -63,12 +63,16 @@ class LoadedModels:
         asked, loaded = asked_context(parsed), self._contexts.get(self.affinity_of(parsed))
         return max(asked, LEAST_CONTEXT, loaded or 0) if asked else loaded
 
-    def answered(self, exchange: Exchange, status: int) -> None:
-        """Learn from an answer whether its model was loaded, and how long that took; errors do not count."""
-        job_id, affinity, load_s = exchange.job.id, exchange.job.affinity, exchange.totals.load_s
-        if load_s is None:
-            load_s = self._seen_load_s(exchange)
-        if not 200 <= status < 300 or exchange.totals.error:
+    def answered(self, attempt: Attempt, status: int, *, is_first: bool = True) -> None:
+        """Learn from an answer whether its model was loaded, and how long that took; errors do not count.
+
+        Only the first part of an answer tells that by its beginning.
+        """
+        job_id, affinity = attempt.run.job.id, attempt.run.job.affinity
+        load_s = attempt.totals.load_s
+        if load_s is None and is_first:
+            load_s = self._seen_load_s(attempt)
+        if not 200 <= status < 300 or attempt.totals.error:
             self._residency.not_loaded(self._server, job_id)
             return
         if not affinity:
@@ -78,11 +82,11 @@ class LoadedModels:
         record(self._server, job_id)
         learned = load_s is not None and MIN_LOAD_S <= load_s <= LONGEST_LOAD_S
         self._remember(affinity, load_s if learned else None)
-        self._affinity_of[self._known_as(exchange.asked.parsed.model)] = affinity
+        self._affinity_of[self._known_as(attempt.asked.parsed.model)] = affinity
 
-    def listed(self, names: Iterable[str], live: Iterable[Exchange]) -> None:
+    def listed(self, names: Iterable[str], attempts: Iterable[Attempt]) -> None:
         """Update from the server's list of loaded models, unless one may be loading."""
-        if _may_load(live):
+        if _may_load(attempts):
             return
         names = [self._known_as(name) for name in names]
         loaded = {self._affinity_of.get(name, name) for name in names}
@@ -91,21 +95,21 @@ class LoadedModels:
         if loaded:
             self._residency.set(self._server, frozenset(loaded))
 
-    def loaded_with(self, models: Iterable[LoadedModel], live: Iterable[Exchange]) -> None:
+    def loaded_with(self, models: Iterable[LoadedModel], attempts: Iterable[Attempt]) -> None:
         """Take over the contexts that the server has just listed, unless a model may be loading. A model that
         was not loaded for a request from here may have another context than for one.
         """
-        if not _may_load(live):
+        if not _may_load(attempts):
             listed = {self._known_as(each.name): each.context for each in models if each.context}
             known = ((self._affinity_of.get(name), context) for name, context in listed.items())
             self._contexts = {affinity: context for affinity, context in known if affinity}
 
-    def _seen_load_s(self, exchange: Exchange) -> float | None:
+    def _seen_load_s(self, attempt: Attempt) -> float | None:
         """Return how long a load took by the time before the answer, where the server tells the rest."""
-        attempt, totals = exchange.attempt, exchange.totals
-        if attempt is None or attempt.first_byte_s is None or attempt.usage is None or exchange.parts:
+        totals = attempt.totals
+        if attempt.first_byte_s is None or attempt.usage is None or totals.prefill_s is None:
             return None
-        if totals.prefill_s is None or not self._residency.swaps(self._server, exchange.job.id, ""):
+        if not self._residency.swaps(self._server, attempt.run.job.id, ""):
             return None
         worked_s = totals.prefill_s + (0.0 if attempt.usage.streaming else totals.decode_s or 0.0)
         return max(attempt.first_byte_s - attempt.run.started_s - worked_s, 0.0)
@@ -121,5 +125,5 @@ class LoadedModels:
         prices[affinity] = known_s if load_s is None else load_s
 
 
-def _may_load(live: Iterable[Exchange]) -> bool:
-    return any(each.phase in (Phase.CONNECTING, Phase.PREFILL) for each in live)
+def _may_load(attempts: Iterable[Attempt]) -> bool:
+    return any(attempt.phase in (Phase.CONNECTING, Phase.PREFILL) for attempt in attempts)

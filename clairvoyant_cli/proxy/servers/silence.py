@@ -11,7 +11,7 @@ from math import inf
 
 from clairvoyant_cli.backends.speeds import Speeds
 from clairvoyant_cli.protocols.routes import Work
-from clairvoyant_cli.proxy.queue.exchange import Attempt, Exchange
+from clairvoyant_cli.proxy.queue.exchange import Attempt
 
 LEAST_S = 30.0
 MARGIN = 4.0  # times the upper expectation
@@ -55,7 +55,7 @@ class Silences:
 
 
 def overdue(
-    running: Sequence[tuple[Exchange, Attempt]],
+    running: Sequence[Attempt],
     known: Silences,
     speeds: Speeds,
     now: float,
@@ -68,35 +68,35 @@ def overdue(
     """
     stopped_s = max(0.0, now - (known.looked_s or now) - A_LOOK_S)
     known.looked_s = now
-    cold = any(known.is_cold(attempt) for _, attempt in running) if loads is None else loads
-    reading_s = sum(_reading_s(*each, speeds) for each in running)
+    cold = any(known.is_cold(attempt) for attempt in running) if loads is None else loads
+    reading_s = sum(_reading_s(attempt, speeds) for attempt in running)
     least_s = max(COLD_S if cold else LEAST_S, BEFORE * known.longest_s)
     late = set[str]()
-    for exchange, attempt in running:
+    for attempt in running:
         if attempt.heard_s is None or (attempt.connection is not None and attempt.connection.paused):
             continue  # its client is slow: it still sends the request, or does not read the answer
         attempt.heard_s += stopped_s
-        expected_s = (reading_s + _unseen_s(exchange, speeds)) * speeds.slowdown
+        expected_s = (reading_s + _unseen_s(attempt, speeds)) * speeds.slowdown
         bound_s, own_s = max(least_s, MARGIN * expected_s), now - attempt.heard_s
         # Servers take requests in the order of their arrival, so that this one has left their queue.
         started = attempt.first_byte_s is not None or attempt.heard_s < known.granted_s
         own_bound_s = inf if queues else bound_s if started else MAYBE_QUEUED * bound_s
         if min(own_s, now - known.heard_s) > bound_s or own_s > own_bound_s:
-            late.add(exchange.id)
+            late.add(attempt.run.job.id)
     return late
 
 
-def _reading_s(exchange: Exchange, attempt: Attempt, speeds: Speeds) -> float:
+def _reading_s(attempt: Attempt, speeds: Speeds) -> float:
     if attempt.first_byte_s is not None:
         return 0.0
-    tokens = exchange.job.prompt_tokens
+    tokens = attempt.run.job.prompt_tokens
     slowdown = 1.0 + tokens / HALVED_TOKENS
     return tokens * slowdown / (speeds.prefill_tokens_per_s or SLOW_PREFILL_TOKENS_PER_S)
 
 
-def _unseen_s(exchange: Exchange, speeds: Speeds) -> float:
+def _unseen_s(attempt: Attempt, speeds: Speeds) -> float:
     """Return how long an answer may take of which nothing is seen until its end."""
-    job, asked, view = exchange.job, exchange.asked, exchange.asked.parsed.view
+    job, asked, view = attempt.run.job, attempt.asked, attempt.asked.parsed.view
     if asked.route.work is not Work.GENERATE or view is None or view.images:
         return max(COLD_S, job.cost_s)
     if asked.parsed.stream and not view.tools:

@@ -113,7 +113,7 @@ class Daemon:
             tenants=access.clients.tenants,
             everybody=access.clients.defaults.tenant,
         )
-        dispatcher = self.dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn, told=self)
+        dispatcher = self.dispatcher = Dispatcher(scheduler, clock=clock, spawn=spawn, listener=self)
         self.connections.slot_wanted = lambda: len(scheduler) > 0
         pool = self.pool = ServerPool(scheduler)
         times = self.times = ServiceTimes(pool, say)

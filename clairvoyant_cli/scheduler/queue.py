@@ -209,7 +209,7 @@ class Scheduler:
         if cached_tokens is not None:
             cache.learn_cached(run.expected_cache, cached_tokens)
             if session is not None:
-                session.told = True
+                session.cache_reported = True
             news = self.sessions.read_again(run, prompt_tokens, cached_tokens, now)
         else:
             cached_tokens = min(run.expected_cache.tokens, prompt_tokens)

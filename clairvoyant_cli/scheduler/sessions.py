@@ -81,7 +81,7 @@ class Session:
     tokens: float = 0.0  # its context, after the last answer or as expected
     read_tokens: float = 0.0  # what servers read of its prompts
     cached_tokens: float = 0.0  # what they took from their caches
-    told: bool = False  # a server has told what it took from its cache; until then that is what was expected
+    cache_reported: bool = False  # by a server; until then `cached_tokens` are those that were expected
     returns: int = 0  # of `answers`, how many were followed by another request
     answers: int = 0
     longest_gap_s: float = USUAL_GAP_S / GAP_MARGIN

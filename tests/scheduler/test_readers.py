@@ -117,7 +117,7 @@ def test_decisions_are_the_same_however_often_somebody_looks(policy: str, seed: 
     alone, now = busy(policy, Random(seed))
     watched, _ = busy(policy, Random(seed), look_at)
     for ours, theirs in (
-        (watched.running.values(), alone.running.values()),
+        ([run.job for run in watched.running.values()], [run.job for run in alone.running.values()]),
         (watched.waiting(now), alone.waiting(now)),
     ):
         assert [(job.id, job.key, job.moves) for job in ours] == [

@@ -14,7 +14,6 @@ from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, SlotUse
 from clairvoyant_cli.proxy.queue.exchange import (
     UNREAD,
     Attempt,
-    AttemptEnd,
     Exchange,
     Phase,
     Reasons,
@@ -50,7 +49,7 @@ def _read(names: list[str]) -> Callable[[object], dict[str, Any]]:
     return lambda of: dict(zip(names, values(of), strict=True))
 
 
-JOB_OF = _read("id program session claimed urgency urgency_by interactive arrival_s cost_s".split())
+JOB_OF = _read("id program session claimed urgency urgency_by interactive arrival_s".split())
 PARSED_OF = _read("model stream choices amount amount_kind".split())
 """What a record has of its job and of its parsed request, under the same names."""
 
@@ -210,7 +209,7 @@ class RequestViews:
                 tokens=attempt.tokens,
                 events=0 if usage is None else usage.events,
                 dropped=attempt.dropped,
-                worked=attempt.end in (None, AttemptEnd.PREEMPTED, AttemptEnd.BROKEN),
+                worked=attempt.worked,
             )
             uses.append(use)
             counted_tokens += use.tokens
@@ -246,7 +245,6 @@ class RequestViews:
             predicted_in_s=asked.predicted_in_s,
             after_thinking=exchange.after_thinking,
             thought_tokens=exchange.thought_tokens,
-            job_tokens=job.tokens,
             job_prompt_tokens=job.prompt_tokens,
             outcome=end.outcome,
             status=end.status,
@@ -260,7 +258,7 @@ class RequestViews:
             resumed_s=resumed_s,
             ttft_s=None if began_s is None else began_s - job.arrival_s,
             cuts=len(exchange.preempted),
-            repeats=len(exchange.parts) - len(exchange.preempted),
+            repeats=exchange.repeats,
             totals=totals,
             prompt=prompt,
             tokens=whole,

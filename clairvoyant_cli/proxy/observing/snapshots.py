@@ -304,7 +304,7 @@ class SnapshotBuilder:
                 session.calls_tool,
                 session.parent,
                 None if token_s is None else session.cached_tokens * token_s,
-                not session.told,
+                not session.cache_reported,
             )
 
         return SessionsState(
@@ -315,7 +315,8 @@ class SnapshotBuilder:
             room_tokens=sum(rooms) if rooms else None,
             listed=tuple(map(told, islice(_families(list(seen)), SESSIONS_SHOWN))),
             saved_s=None if token_s is None else sessions.cached_tokens * token_s,
-            expected=bool(sessions.known) and not any(each.told for each in sessions.known.values()),
+            expected=bool(sessions.known)
+            and not any(session.cache_reported for session in sessions.known.values()),
         )
 
     def _predictor(self) -> PredictorState:

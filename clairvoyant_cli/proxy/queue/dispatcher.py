@@ -32,7 +32,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 MAX_FIRINGS = 200
 
-LOOK_AGAIN_S = 0.25
+ASK_AGAIN_S = 0.25
 """How often the scheduler is asked again while a slot is left free for a better one."""
 
 
@@ -59,15 +59,15 @@ class Dispatcher:
         *,
         clock: Callable[[], float],
         spawn: Spawn,
-        told: Listener,
+        listener: Listener,
     ) -> None:
         self.scheduler = scheduler
         self.live: dict[str, Exchange] = {}
         self.firings: list[float] = []
         self._clock = clock
         self._spawn = spawn
-        self._told = told
-        self._will_look = False
+        self._listener = listener
+        self._will_ask = False
 
     def __repr__(self) -> str:
         return f"<Dispatcher {self.scheduler!r}>"
@@ -85,12 +85,12 @@ class Dispatcher:
         now = self._clock()
         while (run := self.scheduler.next(now)) is not None:
             self._grant(self.live[run.job.id], run)
-        if self.scheduler.deferring and not self._will_look:
-            self._will_look = True
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._look_again)
+        if self.scheduler.deferring and not self._will_ask:
+            self._will_ask = True
+            asyncio.get_running_loop().call_later(ASK_AGAIN_S, self._ask_again)
 
-    def _look_again(self) -> None:
-        self._will_look = False
+    def _ask_again(self) -> None:
+        self._will_ask = False
         self.pump()
 
     def _grant(self, exchange: Exchange, run: Run) -> None:
@@ -106,7 +106,7 @@ class Dispatcher:
         if run.reason is Reason.TAU:
             self.firings.append(run.started_s)
             del self.firings[:-MAX_FIRINGS]
-            self._told.fired()
+            self._listener.fired()
 
     def attempts_on(self, server: str) -> list[Attempt]:
         """Return the attempts that hold slots of a server."""
@@ -123,13 +123,13 @@ class Dispatcher:
             self.scheduler.cancel(exchange.id, self._clock())
         else:
             self._free(exchange, status)
-        self._told.ended(exchange)
+        self._listener.ended(exchange)
         self._forget(exchange)
 
     def refuse(self, exchange: Exchange, status: int) -> None:
         """End an exchange that was not queued."""
         self._settle(exchange, Outcome.REJECTED, status)
-        self._told.ended(exchange)
+        self._listener.ended(exchange)
         exchange.drop_text()
 
     def abandon(self, exchange: Exchange, outcome: Outcome, status: int, release: Release) -> None:
@@ -140,8 +140,8 @@ class Dispatcher:
             exchange.attempt.phase = Phase.RELEASING
         self._spawn(self._release(exchange, status, release))
         self._settle(exchange, outcome, status)
-        self._told.ended(exchange)
-        self._told.changed()
+        self._listener.ended(exchange)
+        self._listener.changed()
 
     def withdraw(self, exchange: Exchange) -> None:
         """Drop a waiting exchange that another daemon serves from now on. It has no record here."""
@@ -177,7 +177,7 @@ class Dispatcher:
         """Set the urgency of a waiting or running exchange; False if it is neither."""
         if not self.scheduler.set_urgency(exchange.id, level, by, self._clock()):
             return False
-        self._told.urgency_set(exchange)
+        self._listener.urgency_set(exchange)
         return True
 
     def send_away_waiting(self, why: Callable[[], Exception], *, suspended: bool = True) -> int:
@@ -200,7 +200,7 @@ class Dispatcher:
     def moved(self) -> None:
         """Grant slots after a change, and tell of it."""
         self.pump()
-        self._told.changed()
+        self._listener.changed()
 
     async def _release(self, exchange: Exchange, status: int, release: Release) -> None:
         try:
@@ -215,7 +215,7 @@ class Dispatcher:
 
     def _settle(self, exchange: Exchange, outcome: Outcome, status: int) -> None:
         exchange.end = RequestEnd(outcome, status, self._clock())
-        self._told.settle(exchange, exchange.end)
+        self._listener.settle(exchange, exchange.end)
 
     def _forget(self, exchange: Exchange) -> None:
         exchange.drop_text()

@@ -90,9 +90,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     predicted_in_s: float
     after_thinking: Prediction | None  # of the rest, once it had thought
     thought_tokens: int
-    job_tokens: float  # of all its choices
     job_prompt_tokens: float
-    cost_s: float
 
     # What was done.
     outcome: Outcome

@@ -37,6 +37,10 @@ class AttemptEnd(StrEnum):
     REFUSED = "refused"  # in a way that another server might not
 
 
+PARTIAL = (AttemptEnd.PREEMPTED, AttemptEnd.BROKEN)
+"""What ends an attempt that may have brought a part of the answer."""
+
+
 class OperatorCancelledError(Exception):
     """The operator cancelled the request."""
 
@@ -96,6 +100,11 @@ class Attempt:
     stop_reading: Callable[[], bool] | None = None  # preempts it; False if its client would notice
 
     @property
+    def worked(self) -> bool:
+        """Whether it works, or worked, on the answer or its prompt: it was neither refused nor not taken."""
+        return self.end is None or self.end in PARTIAL
+
+    @property
     def tokens(self) -> int:
         """Tokens so far, by counting the stream's events."""
         return self.usage.tokens if self.usage is not None else self.part_tokens
@@ -135,9 +144,16 @@ class Exchange:
     reasons: Reasons = None  # for the prediction, once somebody looks
     thought_tokens: int = 0  # those before the answer, once it has stopped thinking
     after_thinking: Prediction | None = None  # of the rest
-    # Each brought a part of the answer, or read some of the prompt.
-    preempted: list[Attempt] = field(default_factory=list)
-    parts: list[Attempt] = field(default_factory=list)  # these, and those that broke off
+
+    @property
+    def preempted(self) -> list[Attempt]:
+        """The attempts that were preempted: each brought a part of the answer, or read some of the prompt."""
+        return [attempt for attempt in self.attempts if attempt.end is AttemptEnd.PREEMPTED]
+
+    @property
+    def parts(self) -> list[Attempt]:
+        """The attempts that were preempted or broke off."""
+        return [attempt for attempt in self.attempts if attempt.end in PARTIAL]
 
     @property
     def totals(self) -> Totals:
@@ -146,15 +162,15 @@ class Exchange:
     @property
     def first_byte_s(self) -> float | None:
         """When the first byte of the answer's body came."""
-        for each in self.attempts:
-            if each.first_byte_s is not None:
-                return each.first_byte_s
+        for attempt in self.attempts:
+            if attempt.first_byte_s is not None:
+                return attempt.first_byte_s
         return None
 
     @property
     def repeats(self) -> int:
         """How many of its attempts broke off and were made again."""
-        return len(self.parts) - len(self.preempted)
+        return sum(attempt.end is AttemptEnd.BROKEN for attempt in self.attempts)
 
     @property
     def has_begun(self) -> bool:
@@ -173,33 +189,27 @@ class Exchange:
 
     @property
     def tokens(self) -> int:
-        return sum(each.tokens for each in self.attempts)
+        return sum([attempt.tokens for attempt in self.attempts])
 
     @property
     def held_slots(self) -> list[Attempt]:
         """The attempts that did the work, the one that has or had it in the end among them."""
-        return [*self.parts, *([] if self.attempt is None else [self.attempt])]
+        return [attempt for attempt in self.attempts if attempt.worked]
 
     def service_s(self, now: float) -> float:
         """Seconds that it has held slots for its answer."""
         until_s = now if self.end is None else self.end.at_s
-        held_s = 0.0
-        for each in self.held_slots:
-            held_s += (each.run.ended_s or until_s) - each.run.started_s
-        return held_s
+        runs = [attempt.run for attempt in self.attempts if attempt.worked]
+        return sum([(run.ended_s or until_s) - run.started_s for run in runs])
 
     def wait_again(self, why: AttemptEnd) -> None:
         """Go back to the queue. An attempt of which nothing is kept has brought nothing."""
         attempt = self.attempt
         if attempt is not None:
             attempt.end = why
-            if why in (AttemptEnd.PREEMPTED, AttemptEnd.BROKEN):
-                self.parts.append(attempt)
-            if why is AttemptEnd.PREEMPTED:
-                self.preempted.append(attempt)
             attempt.connection = attempt.usage = attempt.give_up = attempt.stop_reading = None
             if self.splice is not None and self.has_begun:  # what came after the last piece is dropped
-                attempt.part_tokens = self.splice.tokens - sum(each.part_tokens for each in self.attempts)
+                attempt.part_tokens = self.splice.tokens - sum(part.part_tokens for part in self.attempts)
             else:
                 attempt.first_byte_s = None
         if self.answer is not None:

@@ -89,17 +89,17 @@ class ServiceLevel:
         self.refused += 1
         return min(float(ceil((forecast_s - self.objective.ttft_s) / factor)), MAX_RETRY_AFTER_S)
 
-    def ended(self, of: Ended) -> None:
-        forecast_s, actual_s = self._forecasts.pop(of.id, None), _first_token_s(of)
+    def ended(self, ended: Ended) -> None:
+        forecast_s, actual_s = self._forecasts.pop(ended.id, None), _first_token_s(ended)
         if forecast_s is None or actual_s is None:
             return
-        self._learn(of.predicted_class, late=actual_s > forecast_s)
+        self._learn(ended.predicted_class, late=actual_s > forecast_s)
         missed = actual_s > self.objective.ttft_s
-        self.judged[of.predicted_class] += 1
+        self.judged[ended.predicted_class] += 1
         self._recent.append(missed)
         if missed:
-            self.missed[of.predicted_class] += 1
-            self.missed_by_client.add(of.principal)
+            self.missed[ended.predicted_class] += 1
+            self.missed_by_client.add(ended.principal)
         self._alert()
 
     def _learn(self, regime: str, *, late: bool) -> None:
@@ -126,12 +126,12 @@ class ServiceLevel:
             self.say(logging.INFO, f"objective {self.text} is met again: {share} were late")
 
 
-def _first_token_s(of: Ended) -> float | None:
+def _first_token_s(ended: Ended) -> float | None:
     """Return TTFT in seconds, or the wait of a client that left before; None if it is unknown: an unstreamed
     answer has it only if the server reports its prefill time.
     """
-    if of.outcome is not Outcome.COMPLETED and of.ttft_s is None:
-        return of.sojourn_s if of.outcome in (Outcome.CLIENT_CANCELLED, Outcome.TIMEOUT) else None
-    if of.stream:
-        return of.ttft_s
-    return None if of.totals.prefill_s is None else of.waited_s + of.totals.prefill_s
+    if ended.outcome is not Outcome.COMPLETED and ended.ttft_s is None:
+        return ended.sojourn_s if ended.outcome in (Outcome.CLIENT_CANCELLED, Outcome.TIMEOUT) else None
+    if ended.stream:
+        return ended.ttft_s
+    return None if ended.totals.prefill_s is None else ended.waited_s + ended.totals.prefill_s

@@ -44,19 +44,19 @@ class Resubmissions:
     _number: int = 0  # of all principals
     _emptied_s: float = -inf  # when nothing waited last
 
-    def ended(self, of: Ended) -> None:
+    def ended(self, ended: Ended) -> None:
         """Keep the age of a request that ended without an answer because its client left, or that was refused
         when it was sent again, as it may be sent once more.
         """
-        left = of.outcome is Outcome.CLIENT_CANCELLED and of.ttft_s is None
-        if not (left or (of.kept_age_s and not of.was_queued)):
+        left = ended.outcome is Outcome.CLIENT_CANCELLED and ended.ttft_s is None
+        if not (left or (ended.kept_age_s and not ended.was_queued)):
             return
-        if of.prompt_hash is None:
+        if ended.prompt_hash is None:
             return
-        key = of.claimed, of.prompt_hash
-        kept = self._left.setdefault(of.principal, OrderedDict())
+        key = ended.claimed, ended.prompt_hash
+        kept = self._left.setdefault(ended.principal, OrderedDict())
         self._number += key not in kept
-        kept[key] = Left(of.id, of.ended_s - of.arrival_s, of.ended_s)
+        kept[key] = Left(ended.id, ended.ended_s - ended.arrival_s, ended.ended_s)
         kept.move_to_end(key)
         if self._number > MAX_KEPT:
             most = max(self._left, key=lambda client: len(self._left[client]))

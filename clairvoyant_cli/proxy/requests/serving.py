@@ -315,9 +315,8 @@ class ServedRequest:
                 and not self.resumes
             ):
                 attempt.stop_reading = relay.preempt
-        self.serving.journal.counts["resumes"] += (
-            bool(exchange.parts) and exchange.parts[-1].read_s is not None
-        )
+        if len(exchange.attempts) > 1 and (parts := exchange.parts):
+            self.serving.journal.counts["resumes"] += parts[-1].read_s is not None
 
     # What the answer brings.
 

@@ -136,24 +136,24 @@ class ServiceTimes:
         cost_s = min([server.speeds.seconds(prompt_tokens, tokens) for server in servers])
         return Estimates(p_long=prediction.p_long, cost_s=cost_s, tokens=tokens, tokens_q90=tokens_q90)
 
-    def ended(self, of: Ended) -> None:
+    def ended(self, ended: Ended) -> None:
         """Learn from an answer that ended; incomplete ones tell nothing about speed."""
-        completed = of.outcome is Outcome.COMPLETED
-        if of.amount and completed and of.last is not NOWHERE:
-            key = of.amount_kind, of.model
-            self.seconds_per_amount.learn(key, of.principal, of.service_s / of.amount)
-        server, totals, prompt = self.pool.by_id.get(of.last.server_id), of.totals, of.prompt
+        completed = ended.outcome is Outcome.COMPLETED
+        if ended.amount and completed and ended.last is not NOWHERE:
+            key = ended.amount_kind, ended.model
+            self.seconds_per_amount.learn(key, ended.principal, ended.service_s / ended.amount)
+        server, totals, prompt = self.pool.by_id.get(ended.last.server_id), ended.totals, ended.prompt
         if server is None or not totals.complete:
             return
         server.silences.longest_s *= FORGETTING
-        decode_s, in_one_part = totals.decode_s, not (of.cuts or of.repeats)
-        if not decode_s and of.last.first_byte_s is not None and of.stream and in_one_part:
-            decode_s = of.ended_s - of.last.first_byte_s
+        decode_s, in_one_part = totals.decode_s, not (ended.cuts or ended.repeats)
+        if not decode_s and ended.last.first_byte_s is not None and ended.stream and in_one_part:
+            decode_s = ended.ended_s - ended.last.first_byte_s
         # Without a number of cached tokens, Ollama counts all as read.
         counts = prompt.cached_tokens is not None or not prompt.expected_cached_tokens
-        prefilled = prompt.read_tokens if counts and not of.has_media else None
+        prefilled = prompt.read_tokens if counts and not ended.has_media else None
         # A tool's call may come in one event, however long it is.
-        events = of.last.events if in_one_part and not totals.calls_tool else 0
+        events = ended.last.events if in_one_part and not totals.calls_tool else 0
         server.speeds.learn(totals.tokens, decode_s, prefilled, totals.prefill_s, events)
 
     def settle(self, exchange: Exchange, end: RequestEnd) -> None:

@@ -5,8 +5,10 @@ import json
 import sys
 from typing import Any
 
+import psutil
 import pytest
 
+from clairvoyant_cli.backends import process_inspection
 from clairvoyant_cli.backends.kinds import vllm
 from clairvoyant_cli.backends.kinds.sglang import SgLang
 from clairvoyant_cli.backends.priority import Heeding
@@ -52,7 +54,8 @@ def test_and_how_many_it_answers_at_once(
     assert vllm.Vllm().local_slots(8000) == slots
 
 
-async def test_the_command_line_is_that_of_who_listens_there() -> None:
+async def test_the_command_line_is_that_of_who_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_inspection, "psutil", psutil)  # the machine's own processes
     listens = (
         "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
         "print(s.getsockname()[1], flush=True); sys.stdin.read()"

@@ -94,7 +94,8 @@ def test_quick_proves_that_answers_can_be_cut_or_warns_that_the_server_is_too_sl
     lines: list[str] = []
 
     async def run() -> Profile:
-        engine = Engine(speed=Speed(2 * rate, rate), answer_tokens=answered)
+        stride = max(1, round(rate / 5))  # tokens that are sent at once: five times a second
+        engine = Engine(speed=Speed(2 * rate, rate), answer_tokens=answered, stride=stride)
         async with serve_app(Replay(engine).app) as url, asking(url) as client:
             session = Session(client, replace(plan), lambda step: None, say=lines.append)
             return (await calibrate(session, None, HOST, "test")).profile

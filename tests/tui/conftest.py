@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 from textual._compositor import Compositor
+from textual.css.model import RuleSet
+from textual.css.parse import parse
+
+PARSED: dict[object, list[RuleSet]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +54,18 @@ def _no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(Compositor, "render_update", render_update)
+
+
+@pytest.fixture(autouse=True)
+def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the style sheets of all widgets once, and not for each app that a test starts."""
+
+    def rules(scope: str, css: str, where: Any, **how: Any) -> list[RuleSet]:
+        tokens = how["variable_tokens"].items()
+        variables = tuple((name, *(token.value for token in values)) for name, values in tokens)
+        key = (scope, css, where, variables, how["is_default_rules"], how["tie_breaker"])
+        if key not in PARSED:
+            PARSED[key] = list(parse(scope, css, where, **how))
+        return PARSED[key]
+
+    monkeypatch.setattr("textual.css.stylesheet.parse", rules)

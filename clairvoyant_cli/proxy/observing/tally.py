@@ -124,14 +124,14 @@ class Tally:
 
     def by_program(self, since: float, until: float) -> dict[str, Sums]:
         """Return the sums of each program in a span, with the whole step in which it ends."""
-        found = defaultdict[str, Sums](Sums)
+        found, first, last = defaultdict[str, Sums](Sums), int(since // STEP_S), int(until // STEP_S)
+        begins, ends = first * STEP_S, min(first * STEP_S + STEP_S, until)
+        if begins < self.began_at < ends:
+            begins = self.began_at
+        share = 1 if since <= begins else (ends - since) / (ends - begins)
         for (step, name), sums in self._sums.items():
-            begins, ends = step * STEP_S, min(step * STEP_S + STEP_S, until)
-            if begins < self.began_at < ends:
-                begins = self.began_at
-            within_s = ends - max(begins, since)
-            if begins <= until and within_s >= 0.0:
-                found[name].add(sums, within_s / (ends - begins) if begins < ends else 1)
+            if first <= step <= last:
+                found[name].add(sums, share if step == first else 1)
         return found
 
     def between(self, since: float, until: float) -> Sums:

@@ -14,6 +14,7 @@ from clairvoyant_cli.proxy.queue.ended import NOWHERE, Ended, Outcome, SlotUse
 from clairvoyant_cli.proxy.queue.exchange import (
     UNREAD,
     Attempt,
+    AttemptEnd,
     Exchange,
     Phase,
     Reasons,
@@ -192,6 +193,7 @@ class RequestViews:
         job, asked, parsed, totals = exchange.job, exchange.asked, exchange.asked.parsed, exchange.totals
         whole, ended_s, uses = totals.tokens if totals.complete else None, end.at_s, list[SlotUse]()
         service_s, resumed_s, counted_tokens, began_s = 0.0, 0.0, 0, None
+        cuts = repeats = 0
         for attempt in exchange.attempts:
             run, usage = attempt.run, attempt.usage
             server = self.pool.by_id.get(run.server_id)
@@ -212,6 +214,8 @@ class RequestViews:
                 worked=attempt.worked,
             )
             uses.append(use)
+            cuts += attempt.end is AttemptEnd.PREEMPTED
+            repeats += attempt.end is AttemptEnd.BROKEN
             counted_tokens += use.tokens
             if use.worked:
                 service_s += use.ended_s - use.granted_s
@@ -257,8 +261,8 @@ class RequestViews:
             service_s=service_s,
             resumed_s=resumed_s,
             ttft_s=None if began_s is None else began_s - job.arrival_s,
-            cuts=len(exchange.preempted),
-            repeats=exchange.repeats,
+            cuts=cuts,
+            repeats=repeats,
             totals=totals,
             prompt=prompt,
             tokens=whole,

@@ -199,8 +199,11 @@ class Exchange:
     def service_s(self, now: float) -> float:
         """Seconds that it has held slots for its answer."""
         until_s = now if self.end is None else self.end.at_s
-        runs = [attempt.run for attempt in self.attempts if attempt.worked]
-        return sum([(run.ended_s or until_s) - run.started_s for run in runs])
+        held_s = 0.0
+        for attempt in self.attempts:
+            if attempt.worked:
+                held_s += (attempt.run.ended_s or until_s) - attempt.run.started_s
+        return held_s
 
     def wait_again(self, why: AttemptEnd) -> None:
         """Go back to the queue. An attempt of which nothing is kept has brought nothing."""

@@ -93,7 +93,7 @@ class Truncations:
     def judge(self, exchange: Exchange, end: RequestEnd) -> None:
         """Mark and report a prompt that was truncated, by the tokens that its server says to have read."""
         attempt, server = exchange.attempt, self.times.pool.server_of(exchange)
-        if attempt is None or exchange.parts or server.loaded is None:
+        if attempt is None or server.loaded is None or exchange.parts:
             return
         totals, parsed = attempt.totals, exchange.asked.parsed
         if not totals.complete or not totals.prompt_tokens:

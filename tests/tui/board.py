@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from textual import _wait
 from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
@@ -112,15 +113,29 @@ def screen_text(app: Top) -> str:
     return "\n".join(lines) + "\n"
 
 
+async def rested(app: Top, pilot: Pilot[None]) -> None:
+    """Return once all that was asked of the screen is done, however busy the machine: no message waits, and
+    no widget is to be drawn or placed again.
+    """
+    busy = True
+    while busy and app.is_running:
+        await pilot._wait_for_screen()
+        await _wait.wait_for_idle(0)
+        screen = app.screen
+        busy = screen.size != app.size or any(
+            (screen._layout_required, screen._scroll_required, screen._dirty_widgets, screen._callbacks)
+        )
+        screen._on_timer_update()
+
+
 async def settled(app: Top, pilot: Pilot[None]) -> str:
-    """Return what is on the screen once it stays the same, however busy the machine is, and fits."""
-    text, same = "", 0
-    while same < 2:
-        await pilot.pause()
-        before, text = text, screen_text(app)
+    """Return what is on the screen once it has come to rest, and fits."""
+    text, fits = "", False
+    while not fits:
+        await rested(app, pilot)
+        text = screen_text(app)
         # After a change of size, what is drawn may still have the former one.
         fits = all(len(line) <= app.size.width for line in text.split("\n"))
-        same = same + 1 if fits and text == before and app.screen.size == app.size else 0
     return text
 
 
@@ -136,7 +151,7 @@ class Bench:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
         await self.app.workers.wait_for_complete([w for w in self.app.workers if w.group == "actions"])
-        await settled(self.app, self.pilot)
+        await rested(self.app, self.pilot)
 
     async def type(self, text: str) -> None:
         """Type into the line that is open, all at once."""
@@ -148,7 +163,7 @@ class Bench:
         state = replace(self.snapshot, **fields)
         self.app._view = replace(self.app._view, message="")
         self.app.take(state)
-        await settled(self.app, self.pilot)
+        await rested(self.app, self.pilot)
         return state
 
     def quiet(self) -> None:
@@ -188,5 +203,5 @@ async def bench(
     async with app.run_test(size=size, notifications=True) as pilot:
         remember(app, history or History(), hardware)
         app.take(snapshot)
-        await settled(app, pilot)
+        await rested(app, pilot)
         yield Bench(app, pilot, source, snapshot)

@@ -36,6 +36,7 @@ def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
         while ready:  # noqa: ASYNC110 - no event tells of this
             await asyncio.sleep(0)
 
+    monkeypatch.setattr("textual._wait.wait_for_idle", idle)
     monkeypatch.setattr("textual.app.wait_for_idle", idle)
     monkeypatch.setattr("textual.pilot.wait_for_idle", idle)
 

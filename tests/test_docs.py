@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import click
@@ -311,6 +312,7 @@ def test_unreleased_changes_are_few_lines_each() -> None:
         assert not entry.startswith(" "), f"one line for each: {entry}"
 
 
+@cache
 def code_names() -> tuple[set[str], dict[str, set[str]]]:
     """Return all names that the sources define, and the members of each class."""
     names: set[str] = set()

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from clairvoyant_cli.commands.calibrate import with_earlier_proof
+from clairvoyant_cli.errors import ClairvoyantError
+from clairvoyant_cli.main import cli
 from profiles.database import reading
 from profiles.records import Continuation
 from profiles.store import every, samples_of
@@ -124,9 +127,9 @@ def test_what_cannot_be_measured_is_one_line_before_anything_is(
     arguments: tuple[str, ...], words: str, code: int, backend: str, tmp_path: Path
 ) -> None:
     given = (backend if each == "BACKEND" else each for each in arguments)
-    running = calibrate(*given, db=tmp_path / "c.db")
-    _, err = running.communicate()
-    assert running.returncode == code
-    assert words in err.splitlines()[-1]
-    assert "Traceback" not in err
-    assert "measuring" not in err
+    result = CliRunner().invoke(cli, ["calibrate", "--db", str(tmp_path / "c.db"), *given])
+    assert isinstance(result.exception, ClairvoyantError), result.output
+    assert result.exception.exit_code == code
+    assert words in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert "measuring" not in result.output

@@ -79,6 +79,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         monkeypatch.setattr("fcntl.lockf", refuse)
+        monkeypatch.setattr("profiles.database.BUSY_TIMEOUT_S", 0.05)
         with pytest.raises(ProfilesError, match=r"file system without locks; choose another path with --db"):
             open_database(path)
 

@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which clients are judged ticks faster, so that nobody need wait for it."""
     for module in (patience_module, daemon_module):
         monkeypatch.setattr(module, "TICK_S", 0.02)
-    monkeypatch.setattr(patience_module, "DRAINING_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("clairvoyant_cli.proxy.composition.DRAINING_TIMEOUT_S", 0.1)
     monkeypatch.setattr(listener_module, "DELAYING_TIMEOUT_S", 0.1)
     monkeypatch.setattr(listener_module, "LINGER_S", 0.1)
 

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -29,7 +30,6 @@ from clairvoyant_cli.state.source import EVERY_S as FRAME_S
 from clairvoyant_cli.state.source import DaemonSource, Disconnected
 from clairvoyant_cli.state.state_history import EVERY_S, SPAN_S, StateHistory
 from tui.alerts import Alerts
-from tui.effects import SETTLED_S, Effect, effect_of, said_of, standing
 from tui.hardware.reading import Hardware
 from tui.palette import SIXTEEN, THEMES, Palette
 from tui.panels import clients, last_day, log
@@ -39,6 +39,7 @@ from tui.screens.dialogs import Prompt
 from tui.screens.pages import PageScreen, help_lines
 from tui.slow_terminal import lasting_driver
 from tui.styled_text import Tone
+from tui.undo import SETTLED_S, UndoableAction, cannot_undo, said_of, standing, undoable
 from tui.view_state import SILENT_S, ViewState
 from tui.widgets.canvas import Canvas
 
@@ -47,6 +48,7 @@ _HARDWARE_EVERY_S = 1.0
 _TICK_S = 0.3
 _STILL_S = 0.55  # over half a second: two states a second need no frames between them
 _MESSAGE_S = 4.0
+_MAX_DONE = 50
 _SEVERITY: dict[str, Tone] = {"information": "accent", "warning": "warn", "error": "alert"}
 
 
@@ -93,6 +95,7 @@ class Top(App[None]):
         self._sought: float | None = None  # the time to go back to
         self._left = threading.Event()
         self._acting = asyncio.Lock()
+        self._done: deque[tuple[Sequence[UndoableAction], float]] = deque(maxlen=_MAX_DONE)
         self._expected: dict[tuple[str, str | None], tuple[Any, float]] = {}
         self._message_until = 0.0
         self.preferences: Mapping[str, str] = (_stored(memory) if memory else {}) | dict(preferences or {})
@@ -176,6 +179,7 @@ class Top(App[None]):
     def take(self, news: Snapshot | Disconnected) -> None:
         now = self._clock()
         if isinstance(news, Disconnected):
+            self._done.clear()  # another daemon may come back
             self._lost_at = self._lost_at if self._view.lost else now
             self._view = replace(self._view, lost=news.reason)
         else:
@@ -237,31 +241,32 @@ class Top(App[None]):
     def ask(self, *actions: Action) -> None:
         state = self._view.snapshot
         if state is not None:
-            self._perform([effect_of(action, state) for action in actions])
+            self._perform([undoable(action, state) for action in actions])
 
-    def _perform(self, effects: Sequence[Effect]) -> None:
-        """Send actions, and say what they did or why not."""
-        until = self._clock() + SETTLED_S
-        self._expected |= {
-            (each.field, each.action.id): (each.becomes, until) for each in effects if each.field
-        }
+    def _perform(self, actions: Sequence[UndoableAction], undone: str = "") -> None:
+        """Send actions; those that the daemon confirms can be undone, unless they undo some."""
+        for each in actions:
+            self._expected[each.field, each.action.id] = each.becomes, self._clock() + SETTLED_S
 
         async def perform() -> None:
-            done: list[Effect] = []
+            done: list[UndoableAction] = []
             refusal = ""
             async with self._acting:
-                for each in effects:
+                for each in actions:
                     refused = await self._source.act(each.action)
                     if refused:
                         self._expected.pop((each.field, each.action.id), None)
                     else:
                         done.append(each)
                     refusal = refusal or refused
+            if done and not undone:
+                self._done.append((done, self._clock()))
             if refusal:
-                partly = f"{len(done)} of {len(effects)} done: " if done else ""
+                partly = f"{len(done)} of {len(actions)} done: " if done else ""
                 self.notify(f"{partly}{refusal}", severity="error")
             else:
-                self.notify(said_of(done))
+                can = any(each.undo for each in done) and not undone
+                self.notify(f"undone: {undone}" if undone else f"{said_of(done)}{'  (u: undo)' * can}")
 
         self.run_worker(perform(), group="actions")
 
@@ -269,6 +274,19 @@ class Top(App[None]):
         """Return a field that actions change: as the last one left it, which the state may not show yet."""
         becomes, until = self._expected.get((field, ident), (None, 0.0))
         return becomes if self._clock() < until else standing(field, ident, self._view.state)
+
+    def undo(self) -> None:
+        """Undo the last key that asked the daemon for something, if nobody has changed it since."""
+        if not self._done:
+            self.notify("nothing to undo", severity="warning", timeout=2)
+            return
+        state, (done, at_s) = self._view.state, self._done.pop()
+        why = cannot_undo(done, state, settled=self._clock() >= at_s + SETTLED_S)
+        if why:
+            self.notify(f"{said_of(done)}: {why}", severity="warning")
+            return
+        back = [action for each in reversed(done) for action in each.undo]
+        self._perform([undoable(action, state) for action in back], said_of(done))
 
     def action_freeze(self) -> None:
         view = self.view()

@@ -71,6 +71,7 @@ GROUPS = {  # the keys under each heading of the help; one without a help text i
         Key("y", "copy", "Copy the id.", on="row"),
     ),
     "Daemon": (
+        Key("u", "undo", "Undo the last action; a cancelled request stays cancelled.", changes=True),
         _key(Verb.PAUSE, and_so=" Resume if paused."),
         _key(Verb.DRAIN, and_so=" Asks first. Resume if draining."),
         _key(Verb.BACKEND, "servers", "Drain a server, or bring it up."),

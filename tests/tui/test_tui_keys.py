@@ -153,7 +153,7 @@ async def test_tau_is_set() -> None:
 
 
 async def test_readonly_and_a_daemon_that_is_gone_refuse_every_action() -> None:
-    keys = (*ON_REQUESTS, "P", "D", "m", "B", "T")
+    keys = (*ON_REQUESTS, "P", "D", "m", "u", "B", "T")
     async with bench(readonly=True) as it:
         for key in keys:
             await it.press("j", key)
@@ -169,37 +169,84 @@ async def test_readonly_and_a_daemon_that_is_gone_refuse_every_action() -> None:
         assert it.source.asked == []
 
 
-async def test_a_refusal_is_shown_in_the_daemons_words() -> None:
+async def test_a_refusal_is_shown_in_the_daemons_words_and_not_undone() -> None:
     async with bench() as it:
         it.source.refusal = "it has [started] already"
         await it.press("j", "t")
         assert "it has [started] already" in it.text
+        await it.press("u")
+        assert "nothing to undo" in it.text
         assert len(it.source.asked) == 1
 
 
-async def test_each_key_says_what_it_did() -> None:
+# -- undo -------------------------------------------------------------------------------------------------
+
+
+async def test_each_key_says_what_it_did_and_one_key_undoes_it() -> None:
     async with bench() as it:
         ident = it.queue[0].id
-        for keys, said in (
-            (("t",), f"promoted {ident}"),
-            (("H",), f"held {ident}"),
-            (("minus",), f"priority of {ident} 0 → 1"),
-            (("U", "g", "enter"), f"urgency of {ident} none → 0"),
-            (("P",), "paused"),
-            (("D", "y"), "draining"),
-            (("colon", *"policy sjf", "enter"), "policy boost → sjf"),
-            (("colon", *"tau 7", "enter"), "tau 90 s → 7 s"),
-            (("B", *"drain local", "enter", "y"), "draining local"),
-            (("x", "y"), f"cancelled {ident}"),
+        for keys, said, verb, value in (
+            (("t",), f"promoted {ident}", Verb.PRIORITY, 0),
+            (("H",), f"held {ident}", Verb.RELEASE, None),
+            (("minus",), f"priority of {ident} 0 → 1", Verb.PRIORITY, 0),
+            (("U", "g", "enter"), f"urgency of {ident} none → 0", Verb.URGENCY, 2),
+            (("P",), "paused", Verb.RESUME, None),
+            (("D", "y"), "draining", Verb.RESUME, None),
+            (("colon", *"policy sjf", "enter"), "policy boost → sjf", Verb.POLICY, "boost"),
+            (("colon", *"tau 7", "enter"), "tau 90 s → 7 s", Verb.TAU, "auto"),
+            (("B", *"drain local", "enter", "y"), "draining local", Verb.BACKEND, "up"),
         ):
             await it.press("g", *keys)
-            assert said in it.text
+            assert f"{said}  (u: undo)" in it.text
+            await it.press("u")
+            assert f"undone: {said}" in it.text
+            assert (it.source.asked[-1].verb, it.source.asked[-1].value) == (verb, value)
+            it.app._expected.clear()
+        await it.press("u")
+        assert "nothing to undo" in it.text
+        await it.press("g", "x", "y", "u")
+        assert f"cancelled {ident}: cannot be undone" in it.text
 
 
-async def test_several_are_told_together() -> None:
+async def test_several_are_undone_together_and_as_they_were() -> None:
     async with bench() as it:
+        first, second = it.queue[:2]
+        await it.take(queue=(replace(first, held=True, priority=3), *it.queue[1:]))
         await it.press("j", "space", "space", "t")
         assert "promoted 2 requests" in it.text
+        await it.press("u")
+        assert it.source.asked[2:] == [
+            Action(Verb.PRIORITY, second.id, 0),
+            Action(Verb.PRIORITY, first.id, 3),
+            Action(Verb.HOLD, first.id),
+        ]
+        await it.take(queue=(replace(first, promoted=True, held=True), *it.queue[1:]))
+        await it.press("escape", "g", "H", "u", "minus", "u")
+        verbs = [action.verb for action in it.source.asked[5:]]
+        assert verbs == [Verb.RELEASE, Verb.HOLD, Verb.PRIORITY, Verb.PROMOTE]
+
+
+async def test_what_has_changed_since_is_not_undone() -> None:
+    async with bench() as it:
+        clock = [0.0]
+        it.app._clock = lambda: clock[0]
+        await it.press("j", "minus")
+        clock[0] = 10.0
+        await it.take(queue=(replace(it.queue[0], priority=7), *it.queue[1:]))
+        await it.press("u")
+        assert "it was changed since: nothing was undone" in it.text
+        await it.take()
+        await it.press("t")
+        clock[0] = 20.0
+        await it.take(queue=it.queue[1:])
+        await it.press("u")
+        assert "it has started or ended since: nothing was undone" in it.text
+        await it.press("P")
+        it.app.take(Disconnected("no daemon answers"))
+        await it.take(mode="paused", uptime_s=3.0)  # another run of the daemon
+        await it.press("u")
+        assert "nothing to undo" in it.text
+        assert [action.verb for action in it.source.asked] == [Verb.PRIORITY, Verb.PROMOTE, Verb.PAUSE]
 
 
 # -- the command line -------------------------------------------------------------------------------------

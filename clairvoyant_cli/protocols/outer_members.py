@@ -3,6 +3,7 @@ model that it names, and fields that a client may not set. Nothing is decoded bu
 """
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -14,6 +15,8 @@ from clairvoyant_cli.protocols.printable import MAX_NAME_CHARS, printable
 
 SLICE_BYTES = 64 * 1024  # how much is looked at at a time: at most some milliseconds
 MAX_PIECES = 1024  # this many small pieces are joined at a time
+MOST_BYTES = 1024 * 1024  # of a compressed body, as it is when decompressed
+GZIP = 16 + zlib.MAX_WBITS
 LONGEST = 2048  # bytes of a name and its value that are kept
 MOST_REPEATS = 256  # of wanted names in one object, after which nothing is told of it
 LONGEST_NAME = 64  # bytes of a wanted name, all of it in escapes
@@ -183,8 +186,13 @@ def slices(pieces: Sequence[Piece]) -> Iterator[Piece]:
 
 
 async def named_model(pieces: Sequence[Piece], head: RequestHead) -> str:
-    """Return the model that a body names; "" if none."""
-    members = members_of(head)
+    """Return the model that a body names, also behind a gzip coding (cpp-httplib); "" if none."""
+    members, coding = members_of(head), head.get(b"content-encoding")
+    if coding is not None and coding.lower() in (b"gzip", b"x-gzip"):
+        try:
+            pieces = [zlib.decompressobj(GZIP).decompress(b"".join(pieces), MOST_BYTES)]
+        except zlib.error:
+            return ""
     await read_members(pieces, members)
     return members.model
 

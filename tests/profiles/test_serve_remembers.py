@@ -199,6 +199,22 @@ async def test_the_tokens_of_an_answer_that_was_given_up_are_recorded(tmp_path: 
     assert (left.tokens, left.length_class) == (had, "")
 
 
+async def test_an_answer_that_never_began_has_no_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    async with replay(decode=100.0) as (engine, url), daemon_on(path, url) as daemon:
+        engine.freeze()
+        async with raw_client(daemon.base_url) as client:
+            body = {"model": "replay", "stream": True, "messages": [{"role": "user", "content": "A story."}]}
+            client.send(post("/api/chat", json.dumps(body).encode()))
+            await engine.wait_until(lambda counts: counts.started == 1)
+            client.leave()
+            engine.thaw()
+            await until(daemon, lambda state: state.counters.client_cancelled == 1)
+        assert not daemon.stats.tokens["127.0.0.1"]
+    (left,) = recorded(path)
+    assert not left.tokens
+
+
 async def test_what_the_predictor_learned_outlives_the_daemon(tmp_path: Path) -> None:
     path = tmp_path / "c.db"
     for expected in (2, 4):
@@ -418,6 +434,23 @@ async def test_dashboard_report_and_the_next_daemon_have_the_same_books(tmp_path
     assert again.answers_today == 7
     assert again.saved_today_s == pytest.approx(gain.saved_today_s)
     assert again.short_s == pytest.approx(gain.short_s)
+
+
+async def test_what_another_daemon_wrote_is_summed_up_once_it_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    async with replay(decode=1000.0) as (_, url), daemon_on(path, url, freeze=True) as daemon:
+        await ask_all(daemon, "Name a colour.", "Name a fish.")
+        await until(daemon, lambda state: state.gain.answers_today == 2)
+        async with daemon_on(path, url, freeze=True) as other:
+            await ask_all(other, *(f"Name colour {number}." for number in range(5)))
+            await until(other, lambda state: state.gain.answers_today >= 5)
+        assert daemon.snapshot().gain.answers_today == 2
+        assert daemon.state_saver is not None
+        daemon.state_saver.sum_up_again()
+        state = daemon.snapshot()
+        assert (state.gain.answers_today, sum(each.wait.n for each in state.stats_paired)) == (7, 7)
+        assert sum(each.hour.compared for each in state.programs.listed) == 7
+        assert state.gain.saved_today_s == pytest.approx(sum(row.saved_s or 0.0 for row in recorded(path)))
 
 
 async def test_a_server_that_starts_later_gets_the_name_and_the_profile_of_its_kind(tmp_path: Path) -> None:

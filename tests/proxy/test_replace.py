@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from clairvoyant_cli.proxy.learning.persistence import Persistence
 from clairvoyant_cli.scheduler.job import FIRST
 from clairvoyant_cli.scheduler.urgency import UrgencySource
 from clairvoyant_cli.state.client import ControlClient
+from profiles.records import ServedRequest
 from tests.fakes.raw_http import RawClient, chat, get, post, raw_client
 from tests.fakes.remembered import Kept
 from tests.fakes.replay_backend import Engine, Replay, tabled
@@ -195,6 +197,20 @@ async def test_a_replaced_daemon_saves_what_it_learned_once_and_never_again() ->
             before.daemon.state_saver.save()
             assert kept.saved == saved
         assert len(kept.finished_ones) == 1
+
+
+@pytest.mark.posix
+async def test_the_last_requests_of_a_replaced_daemon_are_in_the_sums() -> None:
+    kept, served = Kept(), list[ServedRequest]()
+    kept.served_since = lambda at: served  # type: ignore[method-assign]
+    async with old() as before, before.replaced(persistence=kept) as new:
+        assert not new.snapshot().gain.answers_today
+        served.append(ServedRequest(time.time(), "short", "curl", 1.0, 2.0, 5.0, 0.0, "completed"))
+        before.engine.thaw()
+        assert (await before.holder.response(b"POST")).whole
+        await ended(before.daemon)
+        state = await until(new, lambda state: bool(state.gain.answers_today))
+        assert (state.gain.answers_today, state.gain.saved_today_s) == (1, 5.0)
 
 
 async def test_requests_wait_for_a_server_that_was_up_before_the_new_daemon_started() -> None:

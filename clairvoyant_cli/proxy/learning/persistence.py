@@ -165,13 +165,12 @@ class StateSaver:
 
     def _look_back(self) -> None:
         """Fill in the sums of two days, the pairs of the last hour, recent requests, and incidents."""
-        now, lost_at, tally = self.journal.wall(), 0.0, self.gain.tally
-        for row in self.persistence.served_since(midnight_before(midnight_before(now) - 1.0)):
+        now, lost_at = self.journal.wall(), 0.0
+        for row, compared in self._sum_up():
             if row.outcome == "lost":
                 lost_at = row.finished_at
-            if tally.take_up(row):
+            if compared:
                 self.stats.times[LengthClass(row.length_class)].append((row.waited_s, row.sojourn_s))
-                self.gain.enter(row.length_class, Waits(row.finished_at, row.waited_s, row.saved_s or 0.0))
         recent = self.stats.recent
         room = (recent.maxlen or 0) - len(recent)
         earlier = self.persistence.newest(begins_at(now), room, self.known_clients())
@@ -179,6 +178,25 @@ class StateSaver:
         self.incidents.take_up(self.persistence.incidents_since(begins_at(now)))
         if self.persistence.lost and lost_at:
             self.incidents.killed(lost_at, now, len(self.persistence.lost))
+
+    def _sum_up(self) -> list[tuple[ServedRequest, bool]]:
+        """Fill in the sums of two days and the pairs of the last hour; return the requests of two days, and
+        whether each was compared.
+        """
+        since = midnight_before(midnight_before(self.journal.wall()) - 1.0)
+        rows = [(row, self.gain.tally.take_up(row)) for row in self.persistence.served_since(since)]
+        for row, compared in rows:
+            if compared:
+                self.gain.enter(row.length_class, Waits(row.finished_at, row.waited_s, row.saved_s or 0.0))
+        return rows
+
+    def sum_up_again(self) -> None:
+        """Make the sums anew, as another daemon that wrote to the same database has ended: what its last
+        requests gained is known now.
+        """
+        self.persistence.flush()
+        self.gain.clear()
+        self._sum_up()
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""

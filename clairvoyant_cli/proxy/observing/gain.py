@@ -61,6 +61,13 @@ class Gain:
         self.tally.compared(of, pair.saved_s, pair.spared_tokens)
         self.enter(of.length_class, Waits(of.finished_at, of.waited_s, pair.saved_s))
 
+    def clear(self) -> None:
+        """Forget all pairs, and the sums."""
+        self.tally.clear()
+        for pairs in self._by_class.values():
+            pairs.clear()
+        self._state = (float("-inf"), self._state[1])
+
     def enter(self, length_class: str, waits: Waits) -> None:
         """Add the waits of a pair whose gain the tally has."""
         self._by_class[LengthClass(length_class)].append(waits)

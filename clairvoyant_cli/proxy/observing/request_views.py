@@ -360,7 +360,7 @@ def _generated(exchange: Exchange, end: RequestEnd, counted_tokens: int) -> int:
     is_error = attempt is not None and attempt.usage is not None and not attempt.usage.is_answer
     if exchange.asked.route.work is not Work.GENERATE or is_error:
         return 0
-    if attempt is None or counted_tokens:
+    if attempt is None or counted_tokens or exchange.asked.parsed.stream:
         return counted_tokens
     share = (end.at_s - attempt.run.started_s) / job.cost_s if job.cost_s > 0 else 1.0
     if end.outcome in (Outcome.CLIENT_CANCELLED, Outcome.OPERATOR_CANCELLED):

@@ -83,6 +83,11 @@ class Tally:
     def __post_init__(self) -> None:
         self.began_at = self.clock()
 
+    def clear(self) -> None:
+        """Forget all sums."""
+        self._sums.clear()
+        self._programs = (float("-inf"), ProgramsState())
+
     def ended(self, of: Ended | ServedRequest) -> None:
         """Add a request that has ended. All its waiting counts as before its use of a slot."""
         program, ended_at, sums = self._name(of.program), of.finished_at, self._sums

@@ -364,10 +364,13 @@ class ErrorInstead(Joint):
         error_answer = fitting(PLAIN_OBJECT, self._held)
         if error_answer is not None and error_answer.get("error"):
             error = error_answer["error"]
-            if self._shape is not Shape.MESSAGES or error_answer.get("type") == "error":
-                body = msgspec.json.encode(
-                    error_answer
-                )  # in the words of the server, where clients read them
+            is_read = True  # by clients of this protocol
+            if self._shape is Shape.MESSAGES:
+                is_read = error_answer.get("type") == "error"
+            elif self._shape in OLLAMA_SHAPES:
+                is_read = isinstance(error, str)
+            if is_read:
+                body = msgspec.json.encode(error_answer)
             message = str(error.get("message") if isinstance(error, dict) else error)
         return self._written(body, Refusal(self._status, message or f"the server answered {self._status}"))
 

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from clairvoyant_cli.protocols.errors import Refusal
+from clairvoyant_cli.protocols.heartbeat import ErrorInstead
+from clairvoyant_cli.protocols.routes import Shape
 from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.requests import heartbeat
 from tests.fakes.raw_http import Message, post, raw_client
@@ -302,3 +305,19 @@ def _is_one_response(events: list[Event]) -> None:
     assert len({each["response"]["id"] for each in events if "response" in each}) == 1
     numbers = [each["sequence_number"] for each in events]
     assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error": "model not found"}', b'{"error":"model not found"}'),
+        (b'{"error": {"message": "bad request", "code": 7}}', b"400 bad request"),
+    ],
+)
+def test_an_error_that_ollamas_clients_cannot_read_is_told_in_their_form(body: bytes, told: bytes) -> None:
+    def written(body: bytes, refusal: Refusal) -> bytes:
+        return body or f"{refusal.status} {refusal.message}".encode()
+
+    joint = ErrorInstead(400, Shape.OLLAMA_CHAT, written, streamed=True)
+    joint.feed(body)
+    assert joint.end() == told

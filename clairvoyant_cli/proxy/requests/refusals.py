@@ -117,6 +117,8 @@ class Refusals:
             return
         head, body = self.rendered(refusal, route)
         about = () if exchange is None else self.about(exchange)
+        if exchange is not None and exchange.attempt is not None:
+            about += self.by(self.pool.server_of(exchange))
         request.connection.respond(head, body, *about, *self.pages.of_refusal(request.head))
 
     def rendered(self, refusal: Refusal, route: Route) -> tuple[ResponseHead, bytes]:
@@ -147,7 +149,7 @@ class Refusals:
 
     def about(self, exchange: Exchange) -> tuple[Header, ...]:
         """Return the headers that report a request's prediction and its wait."""
-        prediction, parsed, attempt = exchange.asked.prediction, exchange.asked.parsed, exchange.attempt
+        prediction, parsed = exchange.asked.prediction, exchange.asked.parsed
         waited_ms = exchange.waited_s(self.journal.clock()) * 1000
         server = self.pool.server_of(exchange)
         # Only a server that swaps models shortens prompts without saying so.
@@ -159,11 +161,12 @@ class Refusals:
             (b"X-Clairvoyant-Queue-Ms", b"%.1f" % waited_ms),
             *(((b"X-Clairvoyant-Stable-Prefix", done.encode()),) if (done := parsed.stabilised) else ()),
             *cut,
-            *(() if attempt is None or len(self.pool) == 1 else self.by(server)),
         )
 
     def by(self, server: Server) -> tuple[Header, ...]:
-        """Return the header that names the server of an answer, where there are several."""
+        """Return the header that names the server of an answer, where there are several. It is not in a head
+        that comes before the server's: another server may answer.
+        """
         return ((b"X-Clairvoyant-Backend", server.name.encode()),) if len(self.pool) > 1 else ()
 
 

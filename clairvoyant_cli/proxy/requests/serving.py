@@ -268,7 +268,7 @@ class ServedRequest:
             upstream,
             server,
             self.serving.refusals.pages,
-            self.serving.refusals.about(exchange),
+            (*self.serving.refusals.about(exchange), *self.serving.refusals.by(server)),
             watcher=self,
             shape=shape,
             may_wait=may_wait,

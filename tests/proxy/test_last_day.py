@@ -19,7 +19,7 @@ from clairvoyant_cli.proxy.composition import Daemon
 from clairvoyant_cli.proxy.observing.gain import midnight_before
 from clairvoyant_cli.proxy.observing.incidents import Incidents
 from clairvoyant_cli.proxy.observing.tally import last_day
-from clairvoyant_cli.proxy.queue.ended import Outcome
+from clairvoyant_cli.proxy.queue.ended import NOWHERE, Outcome
 from clairvoyant_cli.proxy.queue.exchange import Exchange
 from clairvoyant_cli.proxy.requests.serving_rules import Answered
 from clairvoyant_cli.state.client import ControlClient
@@ -213,6 +213,20 @@ def test_an_answer_ends_an_incident_and_what_fails_after_it_is_another() -> None
         Incident("mac", 1000.0, 1020.0, False, 2, "gone"),
         Incident("mac", 1070.0, 1080.0, True, 1, "CUDA error"),
         Incident("mac", 1100.0, 1100.0, False, 1, "killed"),
+    ]
+
+
+def test_an_answer_that_took_too_long_is_trouble_with_its_server() -> None:
+    daemon, stored = daemon_parts("mac"), list[Incident]()
+    incidents = Incidents(daemon.pool, stored.append)
+    incidents.ended(ended(finished_at=100.0, outcome=Outcome.TIMEOUT, status=504, remark="too long"))
+    incidents.ended(
+        ended(finished_at=110.0, outcome=Outcome.TIMEOUT, status=504, remark="late", last=NOWHERE)
+    )
+    incidents.look(110.0)
+    assert stored == [
+        Incident("mac", 100.0, 100.0, False, 1, "too long"),
+        Incident("", 110.0, 110.0, False, 1, "late"),
     ]
 
 

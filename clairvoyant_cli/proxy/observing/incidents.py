@@ -48,8 +48,8 @@ class Incidents:
                 self._over.add(last.server)
         elif of.outcome is Outcome.UPSTREAM_ERROR and not 400 <= of.status < 500:
             self._trouble(of.last.backend or self._away(), at, cause or f"HTTP {of.status}", failed=1)
-        elif of.outcome in (Outcome.REJECTED, Outcome.TIMEOUT) and of.last is NOWHERE:
-            self._trouble(self._away(), at, cause, failed=1)
+        elif of.outcome is Outcome.TIMEOUT or (of.outcome is Outcome.REJECTED and of.last is NOWHERE):
+            self._trouble(of.last.backend or self._away(), at, cause, failed=1)
 
     def _away(self) -> str:
         """Return the name of a server that is away, "" if none is."""

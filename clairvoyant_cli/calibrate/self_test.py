@@ -257,7 +257,11 @@ class SelfTest:
         """Store the result in the profile of the model, or in a new one."""
         found, progress, model = prover.continuations, test.progress, test.client.model
         if (best := best_of(found)) is None:
-            why = "; ".join(prover.notes) or "continued answers were other texts"
+            tried = any(progress.trials.values())
+            nothing = (
+                "continued answers were other texts" if tried else "none was long enough to be continued"
+            )
+            why = "; ".join(prover.notes) or nothing
             self._say(f"{server.name}: answers of {model} are not preempted: {why}")
             return
         profile = next((each for each in server.profiles if each.served.model == model), None)

@@ -264,7 +264,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _lost(self) -> None:
         if self.rested and not self._reader.begun:
-            self._fail(StaleError("it closed the connection before it was asked"))
+            self._fail(StaleError("it closed the connection before it answered"))
         else:
             self._fail(UpstreamError("it closed the connection before its answer was complete"))
 

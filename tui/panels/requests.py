@@ -294,8 +294,10 @@ def _running_empty(view: ViewState) -> str:
         return ""
     if view.snapshot.mode == "paused":
         return "Paused. Resume with P."
-    if view.snapshot.waits or not any(server.is_there for server in view.snapshot.backends):
+    if not any(server.is_there for server in view.snapshot.backends):
         return "No server takes requests now."
+    if view.snapshot.waits:
+        return "Idle. No request of the queue may start yet."
     return f"Idle. Point a client at http://{view.snapshot.listen} instead of the server's own address."
 
 

@@ -118,7 +118,7 @@ class Predecessor:
                 loop.remove_reader(self._channel.fileno())
         self._heed(daemon, Handed({}))
         if daemon.state_saver is not None:
-            daemon.state_saver.sum_up_again()
+            await daemon.state_saver.sum_up_again()
         daemon.journal.event(logging.INFO, f"process {self.handed.pid} has ended")
 
     def _receive(self, channel: socket.socket, daemon: Daemon) -> None:

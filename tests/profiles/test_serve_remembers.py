@@ -446,7 +446,7 @@ async def test_what_another_daemon_wrote_is_summed_up_once_it_has_ended(tmp_path
             await until(other, lambda state: state.gain.answers_today >= 5)
         assert daemon.snapshot().gain.answers_today == 2
         assert daemon.state_saver is not None
-        daemon.state_saver.sum_up_again()
+        await daemon.state_saver.sum_up_again()
         state = daemon.snapshot()
         assert (state.gain.answers_today, sum(each.wait.n for each in state.stats_paired)) == (7, 7)
         assert sum(each.hour.compared for each in state.programs.listed) == 7

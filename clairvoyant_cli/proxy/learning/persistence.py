@@ -49,6 +49,7 @@ log = logging.getLogger("clairvoyant")
 
 SAVE_EVERY_S = 20.0
 FOLLOW_EVERY_S = 2.0
+MOST_READS = 5  # of the history, if requests end while it is read
 STORED = "stored responses"  # the name of the state that tells which server stores which
 
 
@@ -166,11 +167,12 @@ class StateSaver:
     def _look_back(self) -> None:
         """Fill in the sums of two days, the pairs of the last hour, recent requests, and incidents."""
         now, lost_at = self.journal.wall(), 0.0
-        for row, compared in self._sum_up():
+        served = self._served()
+        for row in served:
             if row.outcome == "lost":
                 lost_at = row.finished_at
-            if compared:
-                self.stats.times[LengthClass(row.length_class)].append((row.waited_s, row.sojourn_s))
+        for row in self._sum_up(served):
+            self.stats.times[LengthClass(row.length_class)].append((row.waited_s, row.sojourn_s))
         recent = self.stats.recent
         room = (recent.maxlen or 0) - len(recent)
         earlier = self.persistence.newest(begins_at(now), room, self.known_clients())
@@ -179,24 +181,30 @@ class StateSaver:
         if self.persistence.lost and lost_at:
             self.incidents.killed(lost_at, now, len(self.persistence.lost))
 
-    def _sum_up(self) -> list[tuple[ServedRequest, bool]]:
-        """Fill in the sums of two days and the pairs of the last hour; return the requests of two days, and
-        whether each was compared.
-        """
-        since = midnight_before(midnight_before(self.journal.wall()) - 1.0)
-        rows = [(row, self.gain.tally.take_up(row)) for row in self.persistence.served_since(since)]
-        for row, compared in rows:
-            if compared:
-                self.gain.enter(row.length_class, Waits(row.finished_at, row.waited_s, row.saved_s or 0.0))
-        return rows
+    def _served(self) -> list[ServedRequest]:
+        """Return the requests of two days."""
+        return self.persistence.served_since(midnight_before(midnight_before(self.journal.wall()) - 1.0))
 
-    def sum_up_again(self) -> None:
-        """Make the sums anew, as another daemon that wrote to the same database has ended: what its last
-        requests gained is known now.
+    def _sum_up(self, served: Iterable[ServedRequest]) -> list[ServedRequest]:
+        """Fill in the sums of two days and the pairs of the last hour; return those that were compared."""
+        compared = [row for row in served if self.gain.tally.take_up(row)]
+        for row in compared:
+            self.gain.enter(row.length_class, Waits(row.finished_at, row.waited_s, row.saved_s or 0.0))
+        return compared
+
+    async def sum_up_again(self) -> None:
+        """Compute the sums anew when another daemon that wrote to the same database has ended: only then is
+        known what its last requests gained.
         """
-        self.persistence.flush()
+        served = list[ServedRequest]()
+        for _ in range(MOST_READS):
+            before = self.journal.counts.copy()
+            await asyncio.to_thread(self.persistence.flush)  # it waits for the disk
+            served = await asyncio.to_thread(self._served)
+            if self.journal.counts == before:
+                break
         self.gain.clear()
-        self._sum_up()
+        self._sum_up(served)
 
     async def take_in(self, server: Server) -> None:
         """Load the profiles and learned state of a server that was added. Those of a removed one stay."""

@@ -52,7 +52,10 @@ SPECIAL = frozenset(CHOICES | EFFECTS).union(
 )
 """Fields that tell more of a request than what it says. Most requests have none of them."""
 
-STORING = (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)  # whose answers a server stores unless it is asked not to
+STORING = (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
+"""Whose answers a server stores unless it is asked not to. A later request may name such an answer,
+which only its server has.
+"""
 MAX_CHOICES = 1024  # answers to one request that are believed; OpenAI allows 128
 DECIDING = frozenset({"model", "messages", "prompt", "images", "keep_alive", "_debug_render_only"})
 """Fields that decide whether a request waits: what seems to be empty may ask for an essay."""

@@ -25,8 +25,8 @@ from clairvoyant_cli.http.upstream import (
     UpstreamError,
 )
 from clairvoyant_cli.protocols.probes import BusySlots
-from clairvoyant_cli.protocols.request_parsing import has_no_side_effects
-from clairvoyant_cli.protocols.routes import Shape, Work
+from clairvoyant_cli.protocols.request_parsing import STORING, has_no_side_effects
+from clairvoyant_cli.protocols.routes import Work
 from clairvoyant_cli.protocols.server_error import cause_of
 from clairvoyant_cli.protocols.usage import UsageReader
 from clairvoyant_cli.proxy.access.keys import Access
@@ -88,8 +88,6 @@ STOP_MARGIN = 4.0
 STOP_KEPT = 0.8
 SHARED = "another program seems to use it: more of its slots are busy than this proxy uses"
 SILENT = "its /slots timed out"
-# A later request may name an answer of these, which only its server has.
-STORED = (Shape.RESPONSES, Shape.LMSTUDIO_CHAT)
 STARTED_FOR_S = 0.2  # a request sent this long ago is counted by /slots, if it has one
 
 
@@ -275,7 +273,7 @@ class ServedRequest:
             elsewhere=partial(pool.elsewhere, exchange) if request.complete and not resumes else None,
             holds_head=request.complete,
             heartbeat=self.heartbeat,
-            on_id=partial(pool.holds, server=server) if len(pool) > 1 and shape in STORED else None,
+            on_id=partial(pool.holds, server=server) if len(pool) > 1 and shape in STORING else None,
         )
 
     def _send(self, relay: Relay, onward: ContinuationRequest | None) -> None:
